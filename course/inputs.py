@@ -1,0 +1,66 @@
+"""Checks of what a caller passed in; each error says what came and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+
+def require_rank(name: str, x: Tensor, axes: str) -> None:
+    """Raise ``ValueError`` unless ``x`` is a tensor with one axis per word of ``axes``.
+
+    ``axes`` is written as in the docstrings, e.g. ``"B H T D"``.
+    """
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name}: expected a tensor [{axes}], got {type(x).__name__}")
+    if x.ndim != len(axes.split()):
+        raise ValueError(
+            f"{name}: expected {len(axes.split())} axes [{axes}], "
+            f"got {x.ndim} with shape {list(x.shape)}"
+        )
+
+
+def require_same(axis: str, sizes: dict[str, int]) -> None:
+    """Raise ``ValueError`` unless all named arguments have the same size on ``axis``."""
+    if len(set(sizes.values())) > 1:
+        came = ", ".join(f"{name} has {size}" for name, size in sizes.items())
+        raise ValueError(f"{' and '.join(sizes)}: expected equal sizes on axis {axis}, got {came}")
+
+
+def require_broadcast(name: str, x: Tensor, shape: Sequence[int], axes: str) -> None:
+    """Raise ``ValueError`` unless ``x`` broadcasts to ``shape`` without enlarging it."""
+    try:
+        fits = torch.broadcast_shapes(x.shape, tuple(shape)) == tuple(shape)
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts to [{axes}] = {list(shape)}, "
+            f"got {list(x.shape)}"
+        )
+
+
+def require_bool(name: str, x: Tensor, meaning: str) -> None:
+    """Raise ``ValueError`` unless ``x`` is a boolean tensor; ``meaning`` says what True stands for."""
+    if x.dtype != torch.bool:
+        raise ValueError(f"{name}: expected a boolean tensor ({meaning}), got {x.dtype}")
+
+
+def require_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+def require_positive(name: str, value: int, *, minimum: int = 1) -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
+
+
+def require_floating(name: str, x: Tensor) -> None:
+    """Raise ``ValueError`` unless ``x`` holds floating-point numbers."""
+    if not x.is_floating_point():
+        raise ValueError(f"{name}: expected floating-point numbers, got {x.dtype}")
