@@ -43,7 +43,7 @@ def require_broadcast(name: str, x: Tensor, shape: Sequence[int], axes: str) -> 
 
 
 def require_bool(name: str, x: Tensor, meaning: str) -> None:
-    """Raise ``ValueError`` unless ``x`` is a boolean tensor; ``meaning`` says what True stands for."""
+    """Raise ``ValueError`` unless ``x`` is boolean; ``meaning`` says what True stands for."""
     if x.dtype != torch.bool:
         raise ValueError(f"{name}: expected a boolean tensor ({meaning}), got {x.dtype}")
 

@@ -42,12 +42,12 @@ def verify(
     rtol: float | None = None,
     hint: str | None = None,
 ) -> None:
-    """Print ``✓ name: …`` if ``got`` is what was ``expected``, else raise :class:`VerificationError`.
+    """Print ``✓ name: …`` if ``got`` is as ``expected``, else raise :class:`VerificationError`.
 
     ``got`` and ``expected`` are tensors, arrays, numbers or booleans of one shape (a single number
     may be compared with a whole array). ``expected`` may be an :class:`Interval`. With ``atol`` or
     ``rtol`` the comparison is ``|got − expected| <= atol + rtol·|expected|``; without them it is
-    exact. Equal infinities agree, NaN agrees with nothing. ``hint`` replaces the guess at the cause.
+    exact. Equal infinities agree, NaN agrees with nothing. ``hint`` replaces the guessed cause.
     """
     actual = _as_array("got", got)
     if isinstance(expected, Interval):
@@ -70,9 +70,7 @@ def verify(
     _line(name, _bound(wanted, atol, rtol))
 
 
-def show(
-    name: str, value: object, *, digits: int = 3, unit: str = "", drift: float = 1e-4
-) -> None:
+def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: float = 1e-4) -> None:
     """Print ``name: value`` with ``digits`` significant digits; small arrays are printed whole.
 
     The printed digits must survive a relative change of ``±drift`` in every entry, so that another
@@ -209,7 +207,9 @@ def _line(name: str, text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         line.encode(encoding)
-    except UnicodeEncodeError:  # a console that cannot print ✓ must not turn a true claim into an error
+    except (
+        UnicodeEncodeError
+    ):  # a console that cannot print ✓ must not turn a true claim into an error
         line = line.replace("✓", "ok").replace("Δ", "d").replace("≤", "<=").replace("·", "*")
         line = line.encode(encoding, "replace").decode(encoding)
     print(line)
