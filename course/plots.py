@@ -1,0 +1,545 @@
+"""Pictures that state their finding: pure functions from arrays to a :class:`Picture`.
+
+A picture is a PNG with alt text and, as plain text, one sentence with the numbers drawn. A reader
+without a kernel, a screen reader and the notebook comparison all get that sentence.
+
+    curves({"measured": (t, y)}, xlabel="distance", ylabel="gradient",
+           finding="At distance 20 the gradient is 3e-05 of its start.")
+
+Write your own with ``with style(): figure = new_figure(width, height)``, draw on
+``figure.subplots()``, and return ``Picture(figure, alt=..., finding=...)``. No pyplot: a figure
+belongs to whoever holds it, and nothing stays open.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+
+WEIGHTS = "cividis"  # 0…1: readable in grey and with any colour vision
+SIGNED = "RdBu_r"  # centred on 0: blue below, red above
+INK, QUIET, HIDDEN = "#22262b", "#6b7280", "#dfe2e6"
+# Okabe and Ito (2008), without yellow: distinct for every kind of colour vision, dark first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+CSS_PIXELS_PER_INCH = 96
+_DPI = 144  # one and a half image pixels per CSS pixel: sharp on most screens, still small
+
+_STYLE: Any = {  # Any: matplotlib types each key as a Literal
+    "font.family": ["DejaVu Sans"],  # ships with matplotlib: the same on every machine
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "axes.labelsize": 10,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": QUIET,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.facecolor": "white",
+    "text.color": INK,
+    "text.usetex": False,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 6.5,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.transparent": False,
+    "hatch.color": "#b6bcc4",
+    "hatch.linewidth": 0.8,
+    "path.simplify": True,
+}
+
+_NO_GLYPH = ".*missing from font.*"
+
+_P = ParamSpec("_P")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The course's matplotlib settings; artists made inside keep them."""
+    with rc_context(_STYLE):
+        yield
+
+
+def new_figure(width: float = 7.0, height: float = 3.4) -> Figure:
+    """A white figure of ``width`` × ``height`` CSS inches (96 pixels) that lays itself out."""
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def freeze(figure: Figure) -> None:
+    """Lay the figure out once and keep that layout: later drawing is faster and does not move."""
+    if figure.get_layout_engine() is None:
+        return
+    with style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def png(figure: Figure, *, dpi: int = _DPI, compress_level: int = 9) -> bytes:
+    """The figure as PNG bytes: the same figure gives the same bytes (no date, no software name)."""
+    freeze(figure)  # each further pass of the layout would move it a little, and change the bytes
+    buffer = io.BytesIO()
+    with style(), warnings.catch_warnings():
+        # A reader's own word may have letters that the font lacks: it is drawn as a box, quietly.
+        warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+        figure.savefig(
+            buffer,
+            format="png",
+            dpi=dpi,
+            facecolor="white",
+            metadata={"Software": None},
+            pil_kwargs={"compress_level": compress_level},
+        )
+    return buffer.getvalue()
+
+
+class Picture:
+    """A figure with its alt text and its finding; displays as PNG, compares as text.
+
+    ``alt`` says what is drawn (for a reader who does not see it), ``finding`` says in one sentence
+    what it shows, with the numbers drawn. Raises ``ValueError`` if either is empty or not one line.
+    """
+
+    def __init__(self, figure: Figure, *, alt: str, finding: str) -> None:
+        self.figure = figure
+        self.alt = one_line("alt", alt)
+        self.finding = one_line("finding", finding)
+
+    def png(self) -> bytes:
+        """The picture as deterministic PNG bytes."""
+        return png(self.figure)
+
+    def __repr__(self) -> str:
+        return self.finding
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        width, height = self.figure.get_size_inches() * CSS_PIXELS_PER_INCH
+        shown = {"alt": self.alt, "width": round(width), "height": round(height)}
+        return {"image/png": self.png(), "text/plain": self.finding}, {"image/png": shown}
+
+
+def one_line(argument: str, text: object) -> str:
+    """``text`` stripped; raises ``ValueError`` unless it is a line of text that says something."""
+    if not isinstance(text, str) or not text.strip() or "\n" in text.strip():
+        raise ValueError(f"{argument}: expected one non-empty line of text, got {text!r}")
+    return text.strip()
+
+
+def _styled(draw: Callable[_P, Picture]) -> Callable[_P, Picture]:
+    @wraps(draw)
+    def inside(*args: _P.args, **kwargs: _P.kwargs) -> Picture:
+        with style():
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+# --- parts that several pictures and explorers share ------------------------------------------
+
+
+def as_array(argument: str, values: object, *, ndim: int | None = None) -> np.ndarray:
+    """A tensor or array as float64 NumPy; raises ``ValueError`` on a wrong number of axes."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values, dtype=np.float64)
+    if ndim is not None and array.ndim != ndim:
+        raise ValueError(f"{argument}: expected {ndim} axes, got shape {list(array.shape)}")
+    return array
+
+
+def cividis(values: object) -> np.ndarray:
+    """RGBA colours [..., 4] of weights in 0…1."""
+    return colour_map(WEIGHTS)(np.clip(as_array("values", values), 0, 1))
+
+
+def colour_map(name: str) -> Colormap:
+    """The colour map ``name``; entries that are NaN are drawn as hidden (light grey)."""
+    import matplotlib
+
+    return matplotlib.colormaps[name].with_extremes(bad=HIDDEN)
+
+
+def signed_norm(values: np.ndarray) -> Normalize:
+    """Limits ±max|value|, so that 0 has the middle colour of a diverging map."""
+    finite = np.abs(values[np.isfinite(values)])
+    limit = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
+    return Normalize(-limit, limit)
+
+
+def short(word: str, limit: int = 12) -> str:
+    """``word``, cut with an ellipsis if it is longer than ``limit`` characters."""
+    return word if len(word) <= limit else word[: limit - 1] + "…"
+
+
+def label_tokens(axes: Axes, *, rows: Sequence[str] | None, columns: Sequence[str] | None) -> None:
+    """Write tokens beside the rows and under the columns of a heat map; size follows their number.
+
+    Tokens are drawn as they are: a ``$`` in a word starts no formula.
+    """
+    if rows is not None:
+        size = _token_size(len(rows))
+        axes.set_yticks(range(len(rows)), [short(w) for w in rows], fontsize=size)
+    if columns is not None:
+        size = _token_size(len(columns))
+        axes.set_xticks(range(len(columns)), [short(w) for w in columns], fontsize=size)
+        wide = max((len(short(w)) for w in columns), default=0) * len(columns) > 34
+        axes.tick_params(axis="x", labelrotation=90 if wide else 0)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)
+
+
+def _token_size(count: int) -> float:
+    return float(np.clip(260 / max(count, 1) * 0.75, 5.5, 9.0))
+
+
+def draw_matrix(
+    axes: Axes, matrix: np.ndarray, *, signed: bool, digits: int | None = None
+) -> tuple[AxesImage, list[Text]]:
+    """Draw ``matrix`` [T, S] as a heat map; NaN is hidden. Returns the image and its numbers.
+
+    ``signed``: diverging map centred on 0, else cividis on 0…1. ``digits``: decimals of the number
+    printed in each cell; None prints none.
+    """
+    norm = signed_norm(matrix) if signed else Normalize(0, 1)
+    image = axes.imshow(
+        matrix,
+        cmap=colour_map(SIGNED if signed else WEIGHTS),
+        norm=norm,
+        aspect="equal",
+        interpolation="nearest",
+    )
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(length=0)
+    numbers: list[Text] = []
+    if digits is not None:
+        size = float(np.clip(62 / max(matrix.shape), 5.0, 9.0))
+        for (row, column), value in np.ndenumerate(matrix):
+            if np.isfinite(value):
+                numbers.append(
+                    axes.text(
+                        column,
+                        row,
+                        number(value, digits),
+                        ha="center",
+                        va="center",
+                        fontsize=size,
+                        color=_readable_on(image.cmap(norm(value))),
+                    )
+                )
+    return image, numbers
+
+
+def number(value: float, digits: int) -> str:
+    """``value`` with ``digits`` decimals, a true minus sign and no −0."""
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
+
+
+def _readable_on(rgba: Sequence[float]) -> str:
+    red, green, blue = rgba[:3]
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.52 else "#16191d"
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+@_styled
+def heatmap(
+    matrix: object,
+    tokens: Sequence[str] | None = None,
+    *,
+    finding: str,
+    alt: str | None = None,
+    columns: Sequence[str] | None = None,
+    hidden: object = None,
+    signed: bool = False,
+    digits: int | None = None,
+    title: str = "",
+    xlabel: str = "key: the word looked at",
+    ylabel: str = "query: the word that looks",
+    size: float = 4.6,
+) -> Picture:
+    """A matrix [T, S] as a heat map with tokens on rows and columns.
+
+    ``tokens`` names the rows, ``columns`` the columns (default: the same as the rows when T = S).
+    ``hidden`` [T, S] boolean, True = grey, for what a mask cuts. ``signed``: diverging map centred
+    on 0; else cividis on 0…1. ``digits`` None prints numbers up to 10×10 with two decimals.
+    Raises ``ValueError`` on a wrong rank or number of tokens, or a weight outside 0…1.
+    """
+    array = as_array("matrix", matrix, ndim=2)
+    if hidden is not None:
+        array = np.where(np.asarray(hidden, dtype=bool), np.nan, array)
+    if not signed and (np.nanmin(array) < -1e-6 or np.nanmax(array) > 1 + 1e-6):
+        raise ValueError(
+            "matrix: expected weights in 0…1, or signed=True; "
+            f"got values from {np.nanmin(array):.3g} to {np.nanmax(array):.3g}"
+        )
+    if columns is None and array.shape[0] == array.shape[1]:
+        columns = tokens
+    for name, words, count in (
+        ("tokens", tokens, array.shape[0]),
+        ("columns", columns, array.shape[1]),
+    ):
+        if words is not None and len(words) != count:
+            raise ValueError(f"{name}: expected {count} words, got {len(words)}")
+    if digits is None and max(array.shape) <= 10:
+        digits = 2
+    rows, cols = array.shape
+    scale = size / max(rows, cols)
+    figure = new_figure(max(cols * scale, 2.0) + 1.5, max(rows * scale, 1.2) + 1.0)
+    axes = figure.subplots()
+    image, _ = draw_matrix(axes, array, signed=signed, digits=digits)
+    label_tokens(axes, rows=tokens, columns=columns)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(5))
+    if alt is None:
+        kind = "signed values" if signed else "weights from 0 to 1"
+        named = f" for the words {' '.join(tokens)}" if tokens is not None else ""
+        alt = f"Heat map of {kind}, {rows} rows by {cols} columns{named}."
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def heatmaps(
+    matrices: Mapping[str, object],
+    tokens: Sequence[str] | None = None,
+    *,
+    finding: str,
+    alt: str | None = None,
+    hidden: object = None,
+    signed: bool | Sequence[bool] = False,
+    digits: int | None = None,
+    size: float = 2.9,
+) -> Picture:
+    """Several matrices [T, S] side by side, each under its title; options as in :func:`heatmap`.
+
+    ``signed`` may be one value or one for each matrix; the unsigned ones share the scale 0…1.
+    """
+    arrays = [as_array(title, matrix, ndim=2) for title, matrix in matrices.items()]
+    kinds = [signed] * len(arrays) if isinstance(signed, bool) else list(signed)
+    if hidden is not None:
+        arrays = [np.where(np.asarray(hidden, dtype=bool), np.nan, array) for array in arrays]
+    figure = new_figure(len(arrays) * (size + 0.3) + 0.6, size + 1.0)
+    grid = figure.subplots(1, len(arrays), squeeze=False)[0]
+    for place, (axes, title, array, kind) in enumerate(
+        zip(grid, matrices, arrays, kinds, strict=True)
+    ):
+        shown = 2 if digits is None and max(array.shape) <= 7 else digits
+        draw_matrix(axes, array, signed=kind, digits=shown)
+        label_tokens(axes, rows=tokens if place == 0 else None, columns=tokens)
+        if place and tokens is not None:
+            axes.set_yticks([])
+        axes.set_title(title)
+    if alt is None:
+        alt = f"{len(arrays)} heat maps side by side: {', '.join(matrices)}."
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def law_and_points(
+    law: Mapping[str, tuple[object, object]],
+    points: Mapping[str, Sequence[object]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    finding: str,
+    alt: str | None = None,
+    title: str = "",
+    logx: bool = False,
+    logy: bool = False,
+    size: tuple[float, float] = (6.6, 3.8),
+) -> Picture:
+    """The law as a line, the measurement as points: label → (x, y).
+
+    A point series (x, y, low, high) has intervals. A label that occurs in both gets one colour.
+    """
+    figure = new_figure(*size)
+    axes = figure.subplots()
+    colours = _colours([*law, *points])
+    for label, (x, y) in law.items():
+        axes.plot(_x(x), as_array(label, y), color=colours[label], label=f"law: {label}", zorder=2)
+    for place, (label, series) in enumerate(points.items()):
+        x, y, *interval = series
+        y = as_array(label, y)
+        errors = None
+        if interval:
+            low, high = (as_array(label, end) for end in interval)
+            errors = np.stack([y - low, high - y])
+        axes.errorbar(
+            _x(x),
+            y,
+            yerr=errors,
+            fmt=MARKERS[place % len(MARKERS)],
+            color=colours[label],
+            markeredgecolor="white",
+            elinewidth=1.4,
+            capsize=3,
+            label=f"measured: {label}",
+            zorder=3,
+        )
+    _finish(axes, xlabel, ylabel, title, logx, logy)
+    if alt is None:
+        alt = (
+            f"{ylabel} against {xlabel}: the law as a line ({', '.join(law)}), "
+            f"the measurement as points ({', '.join(points)})."
+        )
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def curves(
+    lines: Mapping[str, tuple[object, object]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    finding: str,
+    alt: str | None = None,
+    title: str = "",
+    floor: tuple[str, float] | None = None,
+    logx: bool = False,
+    logy: bool = False,
+    size: tuple[float, float] = (6.6, 3.8),
+) -> Picture:
+    """Lines label → (x, y); ``floor`` (label, value) is a dashed line across."""
+    figure = new_figure(*size)
+    axes = figure.subplots()
+    colours = _colours(list(lines))
+    for label, (x, y) in lines.items():
+        axes.plot(_x(x), as_array(label, y), color=colours[label], label=label)
+    if floor is not None:
+        axes.axhline(floor[1], color=INK, linestyle=(0, (5, 3)), linewidth=1.4, label=floor[0])
+    _finish(axes, xlabel, ylabel, title, logx, logy)
+    if alt is None:
+        alt = f"{ylabel} against {xlabel}, one line each for {', '.join(lines)}."
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def bars(
+    values: Mapping[str, float],
+    *,
+    xlabel: str,
+    finding: str,
+    alt: str | None = None,
+    title: str = "",
+    floor: tuple[str, float] | None = None,
+    digits: int = 2,
+    logx: bool = False,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    width: float = 6.6,
+) -> Picture:
+    """Horizontal bars label → value, the number at each end; ``floor`` (label, value) is a line.
+
+    ``intervals`` label → (low, high) draws an error bar. Bars run top to bottom in the given order.
+    """
+    names = list(values)
+    heights = as_array("values", [values[name] for name in names], ndim=1)
+    figure = new_figure(width, 0.42 * len(names) + 1.1)
+    axes = figure.subplots()
+    axes.barh(names, heights, color=COLOURS[0], height=0.62)
+    for name, (low, high) in (intervals or {}).items():
+        axes.plot([low, high], [name, name], color=INK, linewidth=1.6, marker="|")
+    ends = np.array([max((intervals or {}).get(n, (0, 0))[1], values[n]) for n in names])
+    for place, (end, value) in enumerate(zip(ends, heights, strict=True)):
+        axes.annotate(
+            number(value, digits),
+            (end, place),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    if floor is not None:
+        axes.axvline(floor[1], color=COLOURS[1], linestyle=(0, (5, 3)), linewidth=1.6)
+        axes.annotate(
+            f"{floor[0]}: {number(floor[1], digits)}",
+            (floor[1], 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 4),
+            textcoords="offset points",
+            color=COLOURS[1],
+            fontsize=9,
+            ha="center",
+        )
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    if logx:
+        axes.set_xscale("log")
+    else:
+        axes.margins(x=0.12)
+        axes.set_xlim(left=min(0.0, float(heights.min())))
+    axes.set(xlabel=xlabel)
+    axes.set_title(title, pad=20 if floor is not None else None)
+    axes.grid(axis="x")
+    if alt is None:
+        alt = f"Bars of {xlabel}, top to bottom: {', '.join(names)}."
+    return Picture(figure, alt=alt, finding=finding)
+
+
+def _x(values: object) -> np.ndarray:
+    return as_array("x", values, ndim=1)
+
+
+def _colours(labels: Sequence[str]) -> dict[str, str]:
+    unique = list(dict.fromkeys(labels))
+    return {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(unique)}
+
+
+def _finish(axes: Axes, xlabel: str, ylabel: str, title: str, logx: bool, logy: bool) -> None:
+    if logx:
+        axes.set_xscale("log")
+    if logy:
+        axes.set_yscale("log")
+    axes.grid(True)
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    if not logx and all(float(x).is_integer() for line in axes.lines for x in _data_x(line)):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        axes.legend()
+
+
+def _data_x(line: Line2D) -> np.ndarray:
+    spans_the_axes = line.get_transform() != line.axes.transData  # axhline, in axes coordinates
+    return np.empty(0) if spans_the_axes else np.asarray(line.get_xdata(), dtype=np.float64)
+
+
+# --- pictures of one notebook -------------------------------------------------------------------
