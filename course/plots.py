@@ -28,7 +28,6 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
@@ -416,7 +415,8 @@ def law_and_points(
             label=f"measured: {label}",
             zorder=3,
         )
-    _finish(axes, xlabel, ylabel, title, logx, logy)
+    xs = [series[0] for series in (*law.values(), *points.values())]
+    _finish(axes, xs, xlabel, ylabel, title, logx, logy)
     if alt is None:
         alt = (
             f"{ylabel} against {xlabel}: the law as a line ({', '.join(law)}), "
@@ -447,7 +447,7 @@ def curves(
         axes.plot(_x(x), as_array(label, y), color=colours[label], label=label)
     if floor is not None:
         axes.axhline(floor[1], color=INK, linestyle=(0, (5, 3)), linewidth=1.4, label=floor[0])
-    _finish(axes, xlabel, ylabel, title, logx, logy)
+    _finish(axes, [x for x, _ in lines.values()], xlabel, ylabel, title, logx, logy)
     if alt is None:
         alt = f"{ylabel} against {xlabel}, one line each for {', '.join(lines)}."
     return Picture(figure, alt=alt, finding=finding)
@@ -524,22 +524,25 @@ def _colours(labels: Sequence[str]) -> dict[str, str]:
     return {label: COLOURS[place % len(COLOURS)] for place, label in enumerate(unique)}
 
 
-def _finish(axes: Axes, xlabel: str, ylabel: str, title: str, logx: bool, logy: bool) -> None:
+def _finish(
+    axes: Axes,
+    xs: Sequence[object],
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    logx: bool,
+    logy: bool,
+) -> None:
     if logx:
         axes.set_xscale("log")
     if logy:
         axes.set_yscale("log")
     axes.grid(True)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    if not logx and all(float(x).is_integer() for line in axes.lines for x in _data_x(line)):
+    if not logx and all((_x(x) == np.round(_x(x))).all() for x in xs):
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
-
-
-def _data_x(line: Line2D) -> np.ndarray:
-    spans_the_axes = line.get_transform() != line.axes.transData  # axhline, in axes coordinates
-    return np.empty(0) if spans_the_axes else np.asarray(line.get_xdata(), dtype=np.float64)
 
 
 # --- pictures of one notebook -------------------------------------------------------------------
