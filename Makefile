@@ -1,0 +1,74 @@
+# The two commands: `make lab` opens the course, `make test` checks it. `make help` lists the rest.
+
+# The newest supported Python on this machine; name another with PYTHON=….
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	command -v $$p >/dev/null 2>&1 && \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && \
+	echo $$p && break; done)
+PORT ?= 8888
+NB ?=
+
+VENV := .venv/bin/python
+OFFLINE := $(VENV) tools/offline.py
+PYTEST := $(OFFLINE) $(VENV) -m pytest
+NOTEBOOK_TESTS := $(PYTEST) -p tests.notebooks.plugin --nbval --nbval-current-env notebooks
+
+.PHONY: help lab lab-environment test test-all test-environment static notebooks format clean python
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make lab          set up .venv and open JupyterLab on notebook 00 (PORT=8888)"
+	@echo "make test         check the code's form, its tests, and every notebook, offline"
+	@echo "make test-all     the same, and the slow and the browser tests"
+	@echo "make notebooks    run the notebooks again and store their outputs (NB=01 picks)"
+	@echo "make format       put code and notebook cells into the project's form"
+	@echo "make clean        remove caches and build folders (the environment .venv stays)"
+	@echo
+	@echo "PYTHON=python3.12 names the Python to use; TORCH_INDEX=… the index for PyTorch."
+
+python:
+	@test -n "$(PYTHON)" || { \
+	echo "No Python 3.11, 3.12, 3.13 or 3.14 found. Install one (python.org, or your system's"; \
+	echo "packages) and run the same command again, or name it: make lab PYTHON=/path/to/python3"; \
+	exit 1; }
+
+lab-environment: python
+	@$(PYTHON) tools/environment.py lab
+
+test-environment: python
+	@$(PYTHON) tools/environment.py test
+
+lab: lab-environment
+	@echo "[lab] JupyterLab starts; its address is printed below. Stop it with Ctrl-C."
+	@$(VENV) tools/lab.py --port $(PORT)
+
+static: test-environment
+	@echo "[test 1/4] form: ruff"
+	@$(VENV) -m ruff check .
+	@$(VENV) -m ruff format --check .
+	@echo "[test 2/4] types: mypy"
+	@$(VENV) -m mypy
+
+test: static
+	@echo "[test 3/4] the package's tests, network off"
+	@$(PYTEST) -m "not slow and not browser"
+	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
+	@$(NOTEBOOK_TESTS)
+
+test-all: static
+	@echo "[test 3/4] the package's tests, slow and browser ones too, network off"
+	@$(PYTEST)
+	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
+	@$(NOTEBOOK_TESTS)
+
+notebooks: test-environment
+	@echo "[notebooks] running and storing; a notebook is replaced only when all of it ran"
+	@COURSE_AUTHORING=1 $(OFFLINE) $(VENV) -m tests.notebooks.execute $(NB)
+
+format: test-environment
+	@$(VENV) -m ruff check --fix-only --quiet .
+	@$(VENV) -m ruff format .
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

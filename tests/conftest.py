@@ -1,0 +1,31 @@
+"""What holds for every test: fixed examples, one thread, no windows, no network."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "course",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("course")
+torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse sockets that leave the machine where the system cannot switch the network off."""
+    if os.environ.get("COURSE_NETWORK") == "guard":
+        import pytest_socket
+
+        pytest_socket.socket_allow_hosts(["127.0.0.1", "::1", "localhost"], allow_unix_socket=True)

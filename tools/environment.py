@@ -1,0 +1,260 @@
+"""Set up the course's own environment in ``.venv`` (standard library only).
+
+    python tools/environment.py lab     what the notebooks need
+    python tools/environment.py test    the same and everything the tests need
+
+Run it as often as you like: a finished set-up is recognised in well under a second and touches no
+network, an unfinished or damaged one is repaired.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "course-setup.json"
+TIERS = {"lab": ("kernels",), "test": ("kernels", "dev")}
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+INDEX_PATIENCE_SECONDS = 5.0
+
+
+class SetupError(Exception):
+    """The set-up cannot go on. The message says why and what to do."""
+
+
+def say(text: str) -> None:
+    print(f"[setup] {text}", flush=True)
+
+
+def refusal(system: str, machine: str, version: tuple[int, int]) -> str | None:
+    """Why the course cannot run on this kind of machine, or None if it can."""
+    if not (3, 11) <= version < (3, 15):
+        return (
+            f"This is Python {version[0]}.{version[1]}; the course needs 3.11, 3.12, 3.13 or 3.14. "
+            "Install one of them and name it: make lab PYTHON=python3.12"
+        )
+    if system == "Darwin" and machine == "x86_64":
+        return (
+            "PyTorch has no current build for Macs with an Intel processor. "
+            "Read the notebooks on a code host, or run them on Colab (see README.md)."
+        )
+    return None
+
+
+def requirements(tier: str) -> list[str]:
+    """The requirement lines of ``pyproject.toml`` that a tier installs, own extras resolved."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = list(project["dependencies"])
+    waiting = [line for extra in TIERS[tier] for line in extras[extra]]
+    while waiting:
+        line = waiting.pop(0)
+        if line.startswith(f"{project['name']}["):
+            inner = line[line.index("[") + 1 : line.index("]")]
+            waiting += [entry for extra in inner.split(",") for entry in extras[extra.strip()]]
+        elif line not in lines:
+            lines.append(line)
+    return lines
+
+
+def fingerprint(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def packages_fingerprint(tier: str) -> str:
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    return fingerprint(sys.version, pins, *sorted(requirements(tier)))
+
+
+def course_fingerprint() -> str:
+    """Changes when the package must be installed again: its metadata, or the folder it lies in."""
+    return fingerprint(str(ROOT), (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def read_stamp() -> dict[str, str]:
+    try:
+        stamp = json.loads(STAMP.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def write_stamp(stamp: dict[str, str]) -> None:
+    """Replace the stamp in one step, so that it is never half-written."""
+    draft = STAMP.with_suffix(".new")
+    draft.write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, STAMP)
+
+
+def venv_python() -> Path:
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def works(*arguments: str) -> bool:
+    """Does the environment's Python run this without an error?"""
+    try:
+        done = subprocess.run([str(venv_python()), *arguments], capture_output=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def make_venv() -> None:
+    """A ``.venv`` of this very Python with a pip that starts; a broken one is replaced."""
+    this_python = f"import sys; raise SystemExit(sys.version != {sys.version!r})"
+    if works("-c", this_python) and works("-m", "pip", "--version"):
+        return
+    if VENV.exists():
+        say("the environment in .venv is unfinished or of another Python: making it anew")
+        shutil.rmtree(VENV)
+    say(f"making the environment .venv with Python {platform.python_version()}")
+    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
+    if done.returncode != 0:
+        shutil.rmtree(VENV, ignore_errors=True)
+        raise SetupError(
+            "Python could not make a virtual environment. On Debian and Ubuntu the part that does "
+            f"it is a package of its own:\n    sudo apt install python3-venv\nPython said: "
+            f"{(done.stderr or done.stdout).strip()[-600:]}"
+        )
+
+
+def pip(*arguments: str) -> None:
+    command = [str(venv_python()), "-m", "pip", "--disable-pip-version-check", *arguments]
+    if subprocess.run(command, cwd=ROOT).returncode != 0:
+        raise SetupError(
+            "pip stopped, its own message is above. Without a network connection the first set-up "
+            "is not possible: connect once and run the same command again, it goes on from here."
+        )
+
+
+def pip_install(*arguments: str) -> None:
+    pip("install", "--quiet", "--progress-bar=off", "-c", "constraints.txt", *arguments)
+
+
+def torch_index() -> str | None:
+    """Where PyTorch should come from; None is pip's own configuration."""
+    chosen = os.environ.get("TORCH_INDEX")
+    if chosen:
+        say(f"PyTorch comes from {chosen} (TORCH_INDEX)")
+        return chosen
+    if platform.system() != "Linux":
+        return None  # PyPI's builds for macOS and Windows are the CPU ones already
+    if shutil.which("nvidia-smi"):
+        say("found an NVIDIA driver: PyTorch comes with CUDA (about 3 GB to fetch)")
+        return None
+    try:
+        urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=INDEX_PATIENCE_SECONDS).close()
+    except (OSError, ValueError):
+        say("no NVIDIA driver, but PyTorch's index of CPU builds does not answer: plain pip, which")
+        say("may fetch the larger CUDA build (TORCH_INDEX=… names another index)")
+        return None
+    say("no NVIDIA driver: PyTorch's CPU build (about 200 MB to fetch)")
+    return CPU_INDEX
+
+
+def install_torch() -> None:
+    if works("-c", "import torch"):
+        return
+    index = torch_index()
+    if index:
+        pinned = next(
+            line.split(";")[0].strip()
+            for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+            if line.startswith("torch==")
+        )
+        try:
+            # --no-deps: what torch itself needs comes with everything else, from the usual index.
+            pip("install", "--progress-bar=off", "--no-deps", "--index-url", index, pinned)
+        except SetupError:
+            say(f"{index} did not deliver {pinned}: trying plain pip")
+
+
+def damaged() -> list[str]:
+    """Installed packages of which a file is missing or has the wrong length."""
+    code = (
+        "import sysconfig; from importlib.metadata import distributions\n"
+        "for d in distributions(path=[sysconfig.get_path('purelib')]):\n"
+        "    print(d.metadata['Name'], d._path, sep='\\t')"
+    )
+    listing = subprocess.run([str(venv_python()), "-c", code], capture_output=True, text=True)
+    found = []
+    for line in listing.stdout.splitlines():
+        name, _, folder = line.partition("\t")
+        record = Path(folder) / "RECORD"
+        if not record.is_file():
+            found.append(name)
+            continue
+        with record.open(encoding="utf-8", newline="") as rows:
+            for path, _, size, *_ in csv.reader(rows):
+                file = Path(folder).parent / path
+                if size and (not file.is_file() or file.stat().st_size != int(size)):
+                    found.append(name)
+                    break
+    return sorted(set(found))
+
+
+def install_packages(tier: str) -> None:
+    make_venv()
+    STAMP.unlink(missing_ok=True)
+    pip_install("setuptools")  # builds run without isolation, so that they need no network
+    install_torch()
+    say("installing the packages that constraints.txt pins (a few minutes the first time)")
+    pip_install(*requirements(tier))
+    broken = damaged()
+    if broken:
+        say(f"an earlier set-up left these unfinished, installing them again: {', '.join(broken)}")
+        pip_install("--force-reinstall", "--no-deps", *broken)
+
+
+def install_course() -> None:
+    say("installing the course itself (editable)")
+    pip_install("--no-deps", "--no-build-isolation", "-e", ".")
+
+
+def set_up(tier: str) -> None:
+    reason = refusal(platform.system(), platform.machine(), sys.version_info[:2])
+    if reason:
+        raise SetupError(reason)
+    stamp = read_stamp()
+    wanted = packages_fingerprint(tier)
+    ready = stamp.get(tier) == wanted and venv_python().exists()
+    if ready and stamp.get("course") == course_fingerprint():
+        say("the environment in .venv is ready")
+        return
+    if not ready:
+        install_packages(tier)
+        stamp = {"lab": packages_fingerprint("lab"), tier: wanted}
+    install_course()
+    write_stamp(stamp | {"course": course_fingerprint()})
+    say("done")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in TIERS:
+        print(f"usage: python tools/environment.py {' | '.join(TIERS)}", file=sys.stderr)
+        return 2
+    try:
+        set_up(arguments[0])
+    except SetupError as error:
+        print(f"[setup] {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\n[setup] stopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
