@@ -1,0 +1,1 @@
+"""The tasks that models are trained on."""

@@ -1,0 +1,92 @@
+"""The prefix mean: three forms against NumPy, and what must hold for each."""
+
+import numpy as np
+import pytest
+import torch
+
+from course.averaging import FORMS, mean_matrix, prefix_mean
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def by_numpy(x):
+    x = x.double().numpy()
+    return np.stack([x[..., : t + 1, :].mean(-2) for t in range(x.shape[-2])], -2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 3), (2, 3, 11, 5), (1, 1), (4, 1, 6), (3, 64, 2)])
+def test_each_form_is_the_mean_so_far(form, shape):
+    x = normal(*shape)
+    got = prefix_mean(x, form=form)
+    assert got.dtype == x.dtype
+    np.testing.assert_allclose(got.numpy(), by_numpy(x), atol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3), (2, 5, 0), (0, 5, 3)])
+def test_empty_axes_stay_empty(form, shape):
+    assert prefix_mean(torch.zeros(*shape), form=form).shape == shape
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_sums_in_float32(form, dtype):
+    # A sum of ones kept in bfloat16 stops at 256, in float16 at 2,048: the mean would fall.
+    x = torch.ones(4100, 1, dtype=dtype)
+    got = prefix_mean(x, form=form)
+    assert got.dtype == dtype
+    assert (got - 1).abs().max() < 1e-2
+    large = torch.full((9, 2), 3e4, dtype=dtype)  # nine of them overflow float16
+    torch.testing.assert_close(prefix_mean(large, form=form), large)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_future_does_not_matter(form):
+    x = normal(2, 9, 4)
+    changed = x.clone()
+    changed[:, 6] += 5.0
+    a, b = prefix_mean(x, form=form), prefix_mean(changed, form=form)
+    assert torch.equal(a[:, :6], b[:, :6])
+    assert (a[:, 6:] != b[:, 6:]).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_and_argument_untouched(form):
+    x = normal(2, 6, 3).requires_grad_()
+    before = x.detach().clone()
+    assert torch.autograd.gradcheck(lambda y: prefix_mean(y, form=form), x)
+    assert torch.equal(x.detach(), before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_strided_input(form):
+    x = normal(3, 5, 7).transpose(-1, -2)
+    torch.testing.assert_close(
+        prefix_mean(x, form=form), prefix_mean(x.contiguous(), form=form), atol=1e-14, rtol=0
+    )
+
+
+def test_matrix_by_hand():
+    expected = torch.tensor([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
+    torch.testing.assert_close(mean_matrix(3), expected)
+    torch.testing.assert_close(
+        mean_matrix(50, dtype=torch.float64).sum(-1), torch.ones(50).double()
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "form", "words"),
+    [
+        (torch.zeros(3, 2), "median", "form: expected one of loop, matrix, softmax, got 'median'"),
+        (torch.zeros(3), "loop", r"x: expected a tensor \[..., T, E\], got shape \[3\]"),
+        (torch.zeros(3, 2).long(), "matrix", "x: expected floating-point"),
+        ([[1.0]], "loop", "x: expected a tensor .* got list"),
+    ],
+)
+def test_bad_input_is_named(x, form, words):
+    with pytest.raises(ValueError, match=words):
+        prefix_mean(x, form=form)
