@@ -1,0 +1,413 @@
+"""The base of every explorer, and the four kinds of control; see :mod:`course.widgets`."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, ClassVar
+
+import ipywidgets as ipw
+from matplotlib.figure import Figure
+
+from course.plots import CSS_PIXELS_PER_INCH, freeze, new_figure, one_line, png, style
+
+_LABEL_WIDTH = "8.5em"
+
+# What a control calls with what the reader entered, as it came.
+Receive = Callable[[object], None]
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A number from ``low`` to ``high``: a slider with a linked number field.
+
+    The values are whole numbers if ``value`` is an ``int``. The field takes any number in the
+    range, also between the steps of the slider.
+    """
+
+    label: str
+    value: float
+    low: float
+    high: float
+    step: float = 1
+
+    def read(self, raw: object) -> float:
+        """The number that ``raw`` (a number, or what was typed) stands for, or ``ValueError``."""
+        whole = isinstance(self.value, int)
+        kind = "a whole number" if whole else "a number"
+        wanted = f"{self.label}: expected {kind} from {_text(self.low)} to {_text(self.high)}"
+        try:
+            if isinstance(raw, bool):
+                raise ValueError
+            number = float(raw.strip().replace("−", "-") if isinstance(raw, str) else raw)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            came = "nothing" if isinstance(raw, str) and not raw.strip() else _quoted(raw)
+            raise ValueError(f"{wanted}, got {came}.") from None
+        if not self.low <= number <= self.high or (whole and number != int(number)):
+            raise ValueError(f"{wanted}, got {_text(number)}.")
+        return int(number) if whole else number
+
+    def grid(self) -> list[float]:
+        """Every place the slider can stand at."""
+        count = round((self.high - self.low) / self.step)
+        places = [min(self.low + i * self.step, self.high) for i in range(count + 1)]
+        return [self.read(round(place, 10)) for place in places]
+
+    def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
+        make = ipw.IntSlider if isinstance(self.value, int) else ipw.FloatSlider
+        slider = make(
+            value=self.value,
+            min=self.low,
+            max=self.high,
+            step=self.step,
+            description=self.label,
+            readout=False,
+            style={"description_width": _LABEL_WIDTH},
+            layout=ipw.Layout(width="21em"),
+        )
+        field = ipw.Text(
+            value=_text(self.value),
+            continuous_update=False,
+            # With no description, ipywidgets puts the tooltip on the input: its accessible name.
+            tooltip=f"{self.label}: a number from {_text(self.low)} to {_text(self.high)}",
+            layout=ipw.Layout(width="4.5em"),
+        )
+        _listen(slider, receive)
+        _listen(field, receive)
+        return slider, field
+
+    def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
+        slider, field = widgets
+        slider.value = value
+        field.value = _text(value)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of ``options``: a drop-down list."""
+
+    label: str
+    value: str
+    options: tuple[str, ...]
+
+    def read(self, raw: object) -> str:
+        """``raw`` if it is one of the options, or ``ValueError``."""
+        if raw not in self.options:
+            listed = "; ".join(self.options)
+            raise ValueError(f"{self.label}: expected one of: {listed}; got {_quoted(raw)}.")
+        return str(raw)
+
+    def grid(self) -> list[str]:
+        """Every option."""
+        return list(self.options)
+
+    def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
+        box = ipw.Dropdown(
+            options=self.options,
+            value=self.value,
+            description=self.label,
+            style={"description_width": _LABEL_WIDTH},
+            layout=ipw.Layout(width="25.9em"),
+        )
+        _listen(box, receive)
+        return (box,)
+
+    def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
+        widgets[0].value = value
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Yes or no: a check box."""
+
+    label: str
+    value: bool
+
+    def read(self, raw: object) -> bool:
+        """``raw`` if it is a boolean, or ``ValueError``."""
+        if not isinstance(raw, bool):
+            raise ValueError(f"{self.label}: expected True or False, got {_quoted(raw)}.")
+        return raw
+
+    def grid(self) -> list[bool]:
+        """Off and on."""
+        return [False, True]
+
+    def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
+        box = ipw.Checkbox(
+            value=self.value,
+            description=self.label,
+            indent=False,
+            layout=ipw.Layout(width="25.9em", margin=f"2px 2px 2px {_LABEL_WIDTH}"),
+        )
+        _listen(box, receive)
+        return (box,)
+
+    def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
+        widgets[0].value = value
+
+
+@dataclass(frozen=True)
+class TextField:
+    """A line of text; ``parse`` returns it cleaned, or raises ``ValueError`` with a sentence."""
+
+    label: str
+    value: str
+    parse: Callable[[str], str]
+    examples: tuple[str, ...] = ()
+
+    def read(self, raw: object) -> str:
+        """The cleaned text, or ``ValueError`` that starts with the label."""
+        if not isinstance(raw, str):
+            raise ValueError(f"{self.label}: expected text, got {_quoted(raw)}.")
+        try:
+            return self.parse(raw)
+        except ValueError as error:
+            raise ValueError(f"{self.label}: {error}") from None
+
+    def grid(self) -> list[str]:
+        """The first text, and the examples."""
+        return [self.value, *self.examples]
+
+    def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
+        field = ipw.Text(
+            value=self.value,
+            description=self.label,
+            continuous_update=False,
+            style={"description_width": _LABEL_WIDTH},
+            layout=ipw.Layout(width="52em", max_width="98%"),
+        )
+        _listen(field, receive)
+        return (field,)
+
+    def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
+        widgets[0].value = value
+
+
+Control = Slider | Choice | Switch | TextField
+
+
+class Explorer(ipw.VBox):
+    """A picture over a few controls, with a status sentence, a reset button and a PNG to save.
+
+    A subclass declares ``title``, ``controls`` and ``size`` (CSS inches), and defines ``compute``,
+    ``build``, ``update`` and ``finding``. Keyword arguments are first values of the controls;
+    ``ValueError`` on an unknown name or a value that the control refuses.
+
+    Displayed in a notebook it also leaves its picture (with alt text) and its status sentence, so
+    that a reader without a kernel sees both. While notebooks are authored (``COURSE_AUTHORING=1``)
+    it leaves only those: a stored link to a widget of a kernel that is gone hides the picture.
+    """
+
+    title: ClassVar[str]
+    controls: ClassVar[Mapping[str, Control]]
+    size: ClassVar[tuple[float, float]] = (8.0, 3.4)
+
+    def __init__(self, **values: object) -> None:
+        for name in values:
+            if name not in self.controls:
+                known = ", ".join(self.controls)
+                raise ValueError(f"{name}: expected one of the controls {known}")
+        self._first: dict[str, Any] = {
+            name: control.read(values.get(name, control.value))
+            for name, control in self.controls.items()
+        }
+        self.values: dict[str, Any] = dict(self._first)
+        self.arrays: dict[str, Any] = self.compute(**self.values)
+        self.status = one_line("finding", self.finding(self.values, self.arrays))
+        self.problem = ""
+        self._syncing = False
+        with style():
+            self.figure: Figure = new_figure(*self.size)
+            self.build(self.figure, self.arrays)
+            self.update(self.arrays)
+        freeze(self.figure)
+
+        self._picture, self._status = ipw.HTML(), ipw.HTML()
+        self._problem, self._save = ipw.HTML(), ipw.HTML()
+        reset = ipw.Button(description="Reset", tooltip="Back to the first values")
+        reset.on_click(lambda _: self.reset())
+        self._parts: dict[str, tuple[ipw.Widget, ...]] = {}
+        rows = []
+        for name, control in self.controls.items():
+            self._parts[name] = control.widgets(self._receiver(name))
+            rows.append(ipw.HBox(self._parts[name]))
+        self._mirror()
+        super().__init__(
+            [
+                ipw.HTML(f"<strong>{escape(self.title)}</strong>"),
+                ipw.HBox(rows, layout=ipw.Layout(flex_flow="row wrap")),
+                self._problem,
+                self._picture,
+                self._status,
+                ipw.HBox([reset, self._save]),
+            ]
+        )
+        self._refresh()
+
+    # What a subclass defines ------------------------------------------------------------------
+
+    #: The arrays to draw, from the values of all controls by name: a static method, pure, no
+    #: drawing, no state. Written as an attribute because each explorer has its own arguments.
+    compute: ClassVar[Callable[..., dict[str, Any]]]
+
+    @abstractmethod
+    def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
+        """Make the axes and artists, once. The layout of this first picture is kept."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def update(self, arrays: dict[str, Any]) -> None:
+        """Move the artists to new arrays; make none."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """One line that says what the picture shows, with its numbers."""
+        raise NotImplementedError
+
+    def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """One line that says what is drawn; the default is the title and the finding."""
+        return f"{self.title} {self.finding(values, arrays)}"
+
+    # What a reader or a notebook does ---------------------------------------------------------
+
+    def set_values(self, **values: object) -> None:
+        """Move several controls at once; ``ValueError`` leaves everything as it was."""
+        wanted = dict(self.values)
+        for name, raw in values.items():
+            if name not in self.controls:
+                known = ", ".join(self.controls)
+                raise ValueError(f"{name}: expected one of the controls {known}")
+            wanted[name] = self.controls[name].read(raw)
+        self._move(wanted)
+        self.problem = ""
+        self._mirror()
+        self._refresh()
+
+    def reset(self) -> None:
+        """Back to the first values."""
+        self.set_values(**self._first)
+
+    def png(self) -> bytes:
+        """The picture as it stands, as PNG bytes."""
+        return png(self.figure)
+
+    # The machinery ----------------------------------------------------------------------------
+
+    def _receiver(self, name: str) -> Receive:
+        def receive(raw: object) -> None:
+            if not self._syncing:
+                self._enter(name, raw)
+
+        return receive
+
+    def _enter(self, name: str, raw: object) -> None:
+        """Take what the reader entered, or say in a sentence why not and keep the last values."""
+        try:
+            self._move({**self.values, name: self.controls[name].read(raw)})
+            self.problem = ""
+        except ValueError as error:
+            kept = _text(self.values[name])
+            self.problem = f"{str(error).rstrip('.')}. It stays at {_clip(kept)}."
+        except Exception as error:  # the reader must see it: a widget's traceback goes to a log
+            self.problem = (
+                f"This explorer failed on {self.controls[name].label} = {_clip(_text(raw))} "
+                f"({type(error).__name__}: {error}). The last good picture stays."
+            )
+        self._mirror()
+        self._refresh()
+
+    def _move(self, values: dict[str, Any]) -> None:
+        """Compute and draw ``values``; on an error the picture goes back to where it was."""
+        arrays = self.compute(**values)
+        status = one_line("finding", self.finding(values, arrays))
+        try:
+            with style():
+                self.update(arrays)
+        except Exception:
+            with style():
+                self.update(self.arrays)
+            raise
+        self.values, self.arrays, self.status = values, arrays, status
+
+    def _mirror(self) -> None:
+        """Let every control show the value that holds."""
+        self._syncing = True
+        try:
+            for name, control in self.controls.items():
+                control.show(self._parts[name], self.values[name])
+        finally:
+            self._syncing = False
+
+    def _refresh(self) -> None:
+        """Send the picture and the sentences."""
+        data = base64.b64encode(png(self.figure, compress_level=1)).decode()
+        source = f"data:image/png;base64,{data}"
+        alt = escape(one_line("alt", self.alt(self.values, self.arrays)))
+        width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
+        self._picture.value = (
+            f'<img alt="{alt}" src="{source}" width="{width}" '
+            'style="max-width: 100%; height: auto; background: white">'
+        )
+        self._status.value = f'<p role="status" style="{_SENTENCE}">{escape(self.status)}</p>'
+        self._problem.value = (
+            f'<p role="alert" style="{_SENTENCE} {_ALERT}">{escape(self.problem)}</p>'
+            if self.problem
+            else ""
+        )
+        self._save.value = (
+            f'<a class="jupyter-widgets jupyter-button widget-button" href="{source}" '
+            f'download="{self._file_name()}">Save PNG</a>'
+        )
+
+    def _file_name(self) -> str:
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__)
+        return f"{words.lower()}.png"
+
+    def __repr__(self) -> str:
+        return self.status
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None, **options: object
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        data: dict[str, Any] = {"image/png": self.png(), "text/plain": self.status}
+        if _kernel_is_live() and os.environ.get("COURSE_AUTHORING") != "1":
+            data = {**(super()._repr_mimebundle_(**options) or {}), **data}
+        width, height = (round(x * CSS_PIXELS_PER_INCH) for x in self.figure.get_size_inches())
+        shown = {"alt": self.alt(self.values, self.arrays), "width": width, "height": height}
+        return data, {"image/png": shown}
+
+
+_SENTENCE = "margin: 2px 0; line-height: 1.4; max-width: 60em;"
+_ALERT = "padding: 4px 8px; border-left: 4px solid #D55E00; background: #fdf0e7; color: #22262b;"
+
+
+def _listen(widget: ipw.Widget, receive: Receive) -> None:
+    widget.observe(lambda change: receive(change["new"]), names="value")
+
+
+def _kernel_is_live() -> bool:
+    from IPython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+def _text(value: object) -> str:
+    """A value as a reader types it: 0.5, 3, words; no 0.30000000000000004 and no −0."""
+    if isinstance(value, float):
+        return f"{value + 0.0:.10g}"
+    return str(value)
+
+
+def _quoted(raw: object) -> str:
+    return f"“{_clip(str(raw))}”"
+
+
+def _clip(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
