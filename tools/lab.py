@@ -5,24 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import webbrowser
 from pathlib import Path
+
+from course.doctor import has_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "notebooks/00_start_here.ipynb"
-
-
-def has_browser() -> bool:
-    """Is there a browser that a page can be opened in? Over SSH and in containers there is none."""
-    if sys.platform.startswith("linux") and not (
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER")
-    ):
-        return False
-    try:
-        webbrowser.get()
-    except webbrowser.Error:
-        return False
-    return True
 
 
 def lab_arguments(port: int) -> list[str]:

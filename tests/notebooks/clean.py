@@ -13,6 +13,7 @@ KEPT_METADATA = {
     "language_info": {"name": "python"},
 }
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PICTURE_METADATA = ("alt", "width", "height")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_COMMENTS = {b"tEXt", b"zTXt", b"iTXt", b"tIME", b"eXIf"}
 
@@ -20,7 +21,7 @@ PNG_COMMENTS = {b"tEXt", b"zTXt", b"iTXt", b"tIME", b"eXIf"}
 def clean(notebook: NotebookNode) -> NotebookNode:
     """Change ``notebook`` to its stored form and return it.
 
-    Kept: sources, outputs, counts, tags, alt texts. Dropped: kernel and editor metadata, timings,
+    Kept: sources, outputs, counts, tags, alt texts and sizes of pictures. Dropped: kernel and editor metadata, timings,
     widget views (their picture and text stay), programs' names and dates inside PNGs.
     """
     notebook.metadata = NotebookNode(KEPT_METADATA)
@@ -56,9 +57,9 @@ def _clean_output(output: NotebookNode) -> NotebookNode:
     if "metadata" in output:
         output.metadata = NotebookNode(
             {
-                kind: {"alt": described["alt"]}
+                kind: {key: described[key] for key in PICTURE_METADATA if key in described}
                 for kind, described in output.metadata.items()
-                if isinstance(described, dict) and "alt" in described
+                if isinstance(described, dict)
             }
         )
     return output

@@ -325,7 +325,7 @@ def test_cleaning_keeps_content_and_drops_what_differs_between_runs() -> None:
     shown = raw["cells"][4]["outputs"][0]
     shown["data"]["application/vnd.jupyter.widget-view+json"] = {"model_id": "x"}
     shown["data"]["image/png"] = base64.b64encode(drawn("p")).decode()
-    shown["metadata"]["image/png"]["width"] = 640
+    shown["metadata"]["image/png"].update(width=640, needs_background="light")
 
     notebook = clean(nbformat.from_dict(copy.deepcopy(raw)))
 
@@ -335,7 +335,7 @@ def test_cleaning_keeps_content_and_drops_what_differs_between_runs() -> None:
     assert [o.text for o in notebook.cells[5].outputs] == ["ab\n", "w", "c"]
     kept = notebook.cells[4].outputs[0]
     assert set(kept.data) == {"image/png", "text/plain"}
-    assert kept.metadata == {"image/png": {"alt": "bars"}}
+    assert kept.metadata == {"image/png": {"alt": "bars", "width": 640}}
     assert [c.source for c in notebook.cells] == [c["source"] for c in raw["cells"]]
     assert [c.get("execution_count") for c in notebook.cells] == [None, 1, 2, 3, 4, 5]
     nbformat.validate(notebook)
