@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,9 +130,31 @@ def make_venv() -> None:
         )
 
 
+def progress(lines: Iterable[str]) -> Iterator[str]:
+    """The few lines of pip's log that tell a reader how far it is."""
+    collected = 0
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["Collecting"]:
+            collected += 1
+            if collected % 25 == 0:
+                yield f"{collected} packages looked up, the latest is {words[1]}"
+        elif words[:1] == ["Downloading"] and line.rstrip().endswith("MB)"):
+            if float(words[-2].lstrip("(")) >= 10:
+                name = words[1].rsplit("/", 1)[-1].split("-")[0]
+                yield f"fetching {name} {' '.join(words[-2:])}"
+        elif line.startswith("Installing collected packages"):
+            count = line.count(",") + 1
+            yield f"unpacking {count} package{'s' * (count > 1)}"
+
+
 def pip(*arguments: str) -> None:
     command = [str(venv_python()), "-m", "pip", "--disable-pip-version-check", *arguments]
-    if subprocess.run(command, cwd=ROOT).returncode != 0:
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        for line in progress(running.stdout):
+            say(line)
+    if running.returncode != 0:
         raise SetupError(
             "pip stopped, its own message is above. Without a network connection the first set-up "
             "is not possible: connect once and run the same command again, it goes on from here."
@@ -140,7 +162,7 @@ def pip(*arguments: str) -> None:
 
 
 def pip_install(*arguments: str) -> None:
-    pip("install", "--quiet", "--progress-bar=off", "-c", "constraints.txt", *arguments)
+    pip("install", "--progress-bar=off", "-c", "constraints.txt", *arguments)
 
 
 def torch_index() -> str | None:

@@ -21,8 +21,9 @@ PNG_COMMENTS = {b"tEXt", b"zTXt", b"iTXt", b"tIME", b"eXIf"}
 def clean(notebook: NotebookNode) -> NotebookNode:
     """Change ``notebook`` to its stored form and return it.
 
-    Kept: sources, outputs, counts, tags, alt texts and sizes of pictures. Dropped: kernel and editor metadata, timings,
-    widget views (their picture and text stay), programs' names and dates inside PNGs.
+    Kept: sources, outputs, counts, tags, alt texts and sizes of pictures. Dropped: kernel and
+    editor metadata, timings, widget views (their picture and text stay), programs' names and dates
+    inside PNGs.
     """
     notebook.metadata = NotebookNode(KEPT_METADATA)
     for cell in notebook.cells:
