@@ -206,25 +206,27 @@ def short(word: str, limit: int = 12) -> str:
     return word if len(word) <= limit else word[: limit - 1] + "…"
 
 
-def label_tokens(axes: Axes, *, rows: Sequence[str] | None, columns: Sequence[str] | None) -> None:
+def label_tokens(
+    axes: Axes,
+    *,
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    upright: bool | None = None,
+) -> None:
     """Write tokens beside the rows and under the columns of a heat map; size follows their number.
 
-    Tokens are drawn as they are: a ``$`` in a word starts no formula.
+    ``upright`` None turns the columns' tokens when they would touch. Tokens are drawn as they are:
+    a ``$`` in a word starts no formula.
     """
-    if rows is not None:
-        size = _token_size(len(rows))
-        axes.set_yticks(range(len(rows)), [short(w) for w in rows], fontsize=size)
+    for axis, words in ((axes.yaxis, rows), (axes.xaxis, columns)):
+        if words is not None:
+            size = float(np.clip(195 / max(len(words), 1), 5.5, 9.0))
+            labels = [short(word) for word in words]
+            axis.set_ticks(range(len(words)), labels, fontsize=size, parse_math=False)
     if columns is not None:
-        size = _token_size(len(columns))
-        axes.set_xticks(range(len(columns)), [short(w) for w in columns], fontsize=size)
-        wide = max((len(short(w)) for w in columns), default=0) * len(columns) > 34
-        axes.tick_params(axis="x", labelrotation=90 if wide else 0)
-    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        label.set_parse_math(False)
-
-
-def _token_size(count: int) -> float:
-    return float(np.clip(260 / max(count, 1) * 0.75, 5.5, 9.0))
+        if upright is None:
+            upright = max((len(short(w)) for w in columns), default=0) * len(columns) <= 34
+        axes.tick_params(axis="x", labelrotation=0 if upright else 90)
 
 
 def draw_matrix(
@@ -259,7 +261,7 @@ def draw_matrix(
                         ha="center",
                         va="center",
                         fontsize=size,
-                        color=_readable_on(image.cmap(norm(value))),
+                        color=readable_on(image.cmap(norm(value))),
                     )
                 )
     return image, numbers
@@ -271,7 +273,8 @@ def number(value: float, digits: int) -> str:
     return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
-def _readable_on(rgba: Sequence[float]) -> str:
+def readable_on(rgba: Sequence[float]) -> str:
+    """White or near-black, whichever reads better on the colour ``rgba``."""
     red, green, blue = rgba[:3]
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.52 else "#16191d"
 

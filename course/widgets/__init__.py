@@ -29,10 +29,12 @@ A new explorer is a pure function from control values to arrays, and a drawing o
 picture stays.
 """
 
+from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
 from course.widgets.row import RowExplorer
 
 __all__ = [
+    "AttentionExplorer",
     "Choice",
     "Explorer",
     "RowExplorer",

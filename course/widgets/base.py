@@ -195,8 +195,8 @@ Control = Slider | Choice | Switch | TextField
 class Explorer(ipw.VBox):
     """A picture over a few controls, with a status sentence, a reset button and a PNG to save.
 
-    A subclass declares ``title``, ``controls`` and ``size`` (CSS inches), and defines ``compute``,
-    ``build``, ``update`` and ``finding``. Keyword arguments are first values of the controls;
+    A subclass declares ``title``, ``controls``, ``size`` (CSS inches) and perhaps a ``note``, and
+    defines ``compute``, ``build``, ``update`` and ``finding``. Keyword arguments are first values of the controls;
     ``ValueError`` on an unknown name or a value that the control refuses.
 
     Displayed in a notebook it also leaves its picture (with alt text) and its status sentence, so
@@ -205,6 +205,7 @@ class Explorer(ipw.VBox):
     """
 
     title: ClassVar[str]
+    note: ClassVar[str] = ""  # what the reader should know before believing the picture
     controls: ClassVar[Mapping[str, Control]]
     size: ClassVar[tuple[float, float]] = (8.0, 3.4)
 
@@ -240,7 +241,12 @@ class Explorer(ipw.VBox):
         self._mirror()
         super().__init__(
             [
-                ipw.HTML(f"<strong>{escape(self.title)}</strong>"),
+                ipw.HTML(f'<p style="{_SENTENCE}"><strong>{escape(self.title)}</strong></p>'),
+                *(
+                    [ipw.HTML(f'<p style="{_SENTENCE}">{escape(self.note)}</p>')]
+                    if self.note
+                    else []
+                ),
                 ipw.HBox(rows, layout=ipw.Layout(flex_flow="row wrap")),
                 self._problem,
                 self._picture,
@@ -313,8 +319,9 @@ class Explorer(ipw.VBox):
             self._move({**self.values, name: self.controls[name].read(raw)})
             self.problem = ""
         except ValueError as error:
-            kept = _text(self.values[name])
-            self.problem = f"{str(error).rstrip('.')}. It stays at {_clip(kept)}."
+            kept = self.values[name]
+            shown = _quoted(kept) if isinstance(kept, str) else _text(kept)
+            self.problem = f"{str(error).rstrip('.')}. It stays at {shown}."
         except Exception as error:  # the reader must see it: a widget's traceback goes to a log
             self.problem = (
                 f"This explorer failed on {self.controls[name].label} = {_clip(_text(raw))} "

@@ -178,6 +178,7 @@ class RowExplorer(Explorer):
         self._dots.set_facecolor(colours)
         self._summary.set_data([arrays["summary"][0]], [arrays["summary"][1]])
         self._mean.set_data([arrays["mean"][0]], [arrays["mean"][1]])
+        self._mean.set_visible(bool(visible.any()))
         self._softmax_axes.set_title(f"3  weight, sum {number(weights.sum(), 2)}")
 
     def _set_bar(self, column: int, row: int, value: float, colour: str) -> None:

@@ -1,0 +1,210 @@
+"""Who looks at whom in the reader's own sentence: scores before the mask, weights after it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from torch import Tensor
+
+from course.attention import attention_weights
+from course.plots import SIGNED, WEIGHTS, colour_map, label_tokens, number, readable_on, short
+from course.widgets.base import Choice, Control, Explorer, Slider, Switch, TextField
+
+E, D, HEADS, MAX_WORDS = 32, 16, 4, 40
+ONE_ROLE, TWO_ROLES = "one role: q = k", "two roles: q ≠ k"
+CAUSAL, FREE = "itself and before", "everything"
+_SIDE = 3.15  # of a heat map, in inches
+_LIMIT = 6.0  # where the colours of the scores end
+_NUMBERED = 6  # up to this many words the cells carry numbers
+
+
+def split_words(sentence: str) -> list[str]:
+    """The words of ``sentence``; ``ValueError`` unless there are 1 to 40."""
+    words = sentence.split()
+    if not 1 <= len(words) <= MAX_WORDS:
+        raise ValueError(f"expected 1 to {MAX_WORDS} words, got {len(words) or 'none'}")
+    return words
+
+
+def fixed_normal(name: str, *shape: int) -> Tensor:
+    """Standard normal numbers of the given shape, float64, fixed by ``name`` on every machine."""
+    count = int(np.prod(shape))
+    bits = np.frombuffer(hashlib.shake_256(name.encode()).digest(4 * count), dtype="<u4")
+    uniform = (torch.from_numpy(bits.astype(np.float64)) + 0.5) / 2**32
+    return torch.special.ndtri(uniform).reshape(shape)
+
+
+def embed(words: list[str]) -> Tensor:
+    """Untrained vectors [T, E] of ``words``, fixed by their spelling; lengths differ by word."""
+    rows = []
+    for word in words:
+        key = word.casefold().strip(".,;:!?\"'()“”‘’") or word
+        length = 0.7 + 0.8 * torch.special.ndtr(fixed_normal(f"length of {key}", 1))
+        rows.append(length * fixed_normal(f"word {key}", E))
+    return torch.stack(rows)
+
+
+class AttentionExplorer(Explorer):
+    """Attention scores and weights between the words of a sentence, with untrained vectors.
+
+    To try: with one role the scores are symmetric, and with vectors of equal length every word
+    likes itself best; a second role breaks both; scale 0 gives the plain mean, a large scale one
+    word a row; the mask cuts weights, never scores.
+    """
+
+    title = "Who looks at whom"
+    note = (
+        "Nothing is trained here: every word has a fixed random vector, every head fixed random "
+        "matrices. The picture shows how the mechanism works, not what English means."
+    )
+    size = (9.0, 4.75)
+    controls: ClassVar[dict[str, Control]] = {
+        "sentence": TextField(
+            "Sentence",
+            "my cat lay on the mat because it was warm",
+            lambda text: " ".join(split_words(text)),
+            examples=("one", "the dog saw the dog", "a $b^ <i>c</i> & “d”"),
+        ),
+        "roles": Choice("Roles", ONE_ROLE, (ONE_ROLE, TWO_ROLES)),
+        "head": Slider("Head", 1, low=1, high=HEADS),
+        "scale": Slider("Scale", 0.25, low=0.0, high=1.0, step=0.05),
+        "look": Choice("May look at", CAUSAL, (CAUSAL, FREE)),
+        "equal": Switch("Queries and keys of equal length", False),
+    }
+
+    @staticmethod
+    def compute(
+        *, sentence: str, roles: str, head: int, scale: float, look: str, equal: bool
+    ) -> dict[str, Any]:
+        """``words`` (T strings), ``scores`` and ``weights`` [T, T] float64, ``visible`` [T, T].
+
+        Scores are ``scale · q·k`` with D = 16; ``equal`` gives every q and k the length √D.
+        """
+        words = split_words(sentence)
+        x = embed(words)
+        q = x @ fixed_normal(f"W_q of head {head}", D, E).T / E**0.5
+        k = x @ fixed_normal(f"W_k of head {head}", D, E).T / E**0.5 if roles == TWO_ROLES else q
+        if equal:
+            q, k = (D**0.5 * y / y.norm(dim=-1, keepdim=True) for y in (q, k))
+        causal = look == CAUSAL
+        weights = attention_weights(q[None, None], k[None, None], causal=causal, scale=scale)
+        visible = np.tri(len(words), dtype=bool) | (not causal)
+        return {
+            "words": words,
+            # In a fixed order of additions, so that q·k and k·q are the same number to the bit.
+            "scores": scale * (q[:, None] * k[None]).sum(-1).numpy(),
+            "weights": weights[0, 0].numpy(),
+            "visible": visible,
+        }
+
+    def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
+        """Two heat maps in fixed places (labels change with the sentence), with their scales."""
+        figure.set_layout_engine(None)
+        self._maps = [
+            self._build_map(
+                figure, 1.12, "Scores, before the mask", SIGNED, Normalize(-_LIMIT, _LIMIT)
+            ),
+            self._build_map(figure, 5.1, "Weights, after mask and softmax", WEIGHTS, None),
+        ]
+        self._maps[0][0].set_ylabel("query: the word that looks")
+        self._maps[1][0].set_yticks([])
+
+    def _build_map(
+        self, figure: Figure, left: float, title: str, cmap: str, norm: Normalize | None
+    ) -> tuple[Axes, AxesImage, list[Any]]:
+        wide, high = self.size
+        side, bottom = _SIDE, 1.15
+        axes = figure.add_axes((left / wide, bottom / high, side / wide, side / high))
+        image = axes.imshow(
+            np.zeros((1, 1)),
+            cmap=colour_map(cmap),
+            norm=norm or Normalize(0, 1),
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axes.set_title(title)
+        axes.set_xlabel("key: the word looked at")
+        axes.tick_params(length=0)
+        for edge in axes.spines.values():
+            edge.set_visible(False)
+        place = ((left + side + 0.08) / wide, (bottom + 0.1) / high, 0.1 / wide, 2.9 / high)
+        bar = figure.colorbar(
+            ScalarMappable(image.norm, image.cmap),
+            cax=figure.add_axes(place),
+            extend="both" if norm else "neither",
+        )
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8, length=2)
+        cells = [
+            axes.text(0, 0, "", ha="center", va="center", fontsize=8.5, visible=False)
+            for _ in range(_NUMBERED**2)
+        ]
+        return axes, image, cells
+
+    def update(self, arrays: dict[str, Any]) -> None:
+        """New colours, and new labels when the sentence is new."""
+        words = arrays["words"]
+        hidden = np.where(arrays["visible"], arrays["weights"], np.nan)
+        for (axes, image, cells), matrix in zip(
+            self._maps, (arrays["scores"], hidden), strict=True
+        ):
+            image.set_data(matrix)
+            edge = len(words) - 0.5
+            image.set_extent((-0.5, edge, edge, -0.5))
+            first = axes is self._maps[0][0]
+            label_tokens(axes, rows=words if first else None, columns=words, upright=len(words) < 6)
+            _write_numbers(cells, image, matrix)
+            # Below the longest word: a turned letter of size 9 is about a twelfth of an inch long.
+            size = axes.get_xticklabels()[0].get_fontsize()
+            deep = 0 if len(words) < 6 else max(len(short(w)) for w in words) * size / 9 / 12
+            axes.xaxis.set_label_coords(0.5, -(0.28 + deep) / _SIDE)
+
+    def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """Symmetry, self-love and the last word's favourite, in numbers."""
+        words, scores, weights = arrays["words"], arrays["scores"], arrays["weights"]
+        apart = float(np.abs(scores - scores.T).max())
+        selfish = int((scores.diagonal() >= scores.max(1) - 1e-9).sum())
+        kind = (
+            "The scores are symmetric: score and mirror image differ by 0"
+            if apart < 1e-9
+            else f"The scores are not symmetric: score and mirror image differ by up to "
+            f"{number(apart, 2)}"
+        )
+        best = int(weights[-1].argmax())
+        last = f"the last word “{words[-1]}” gives most weight, {number(weights[-1, best], 2)}, to "
+        target = "itself" if best == len(words) - 1 else f"“{words[best]}”"
+        verb = "scores itself" if selfish == 1 else "score themselves"
+        return f"{kind}; {selfish} of {len(words)} words {verb} highest; {last}{target}."
+
+    def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """The two heat maps in words."""
+        mask = (
+            "the future is cut off (grey)" if values["look"] == CAUSAL else "every word is visible"
+        )
+        return (
+            f"Two heat maps, query by key, of the {len(arrays['words'])} words “"
+            f"{values['sentence']}”: left the scores before the mask, blue below 0 and red above; "
+            f"right the weights from 0 to 1, where {mask}. {self.finding(values, arrays)}"
+        )
+
+
+def _write_numbers(cells: list[Any], image: AxesImage, matrix: np.ndarray) -> None:
+    """A number in each cell of a small map; a cell that the mask hides has none."""
+    size = len(matrix) if len(matrix) <= _NUMBERED else 0
+    for place, cell in enumerate(cells):
+        row, column = divmod(place, size) if size else (1, 0)
+        shown = row < size and np.isfinite(matrix[row, column])
+        cell.set_visible(bool(shown))
+        if shown:
+            value = matrix[row, column]
+            cell.set_position((column, row))
+            cell.set_text(number(value, 2))
+            cell.set_color(readable_on(tuple(image.cmap(image.norm(value)))))
