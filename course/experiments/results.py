@@ -1,0 +1,62 @@
+"""The stored results: in the package what was recorded for the course, elsewhere a user's own."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from course.experiments.configs import EXPERIMENTS, configs
+from course.experiments.runner import Record, read_record, result_path
+from course.inputs import require_choice
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def load(name: str, folder: Path | None = None) -> list[Record]:
+    """The stored runs of experiment ``name``, in the order they are declared.
+
+    ``folder=None`` is the package's own. Each record has ``config``, ``curve`` (lists, one entry a
+    measured step), ``result``, ``date``, ``seconds``, ``machine``. Runs that are not stored are
+    left out; raises ``ValueError`` for an unknown name.
+    """
+    require_choice("name", name, EXPERIMENTS)
+    folder = RESULTS if folder is None else folder
+    records = (read_record(result_path(folder, config), config) for config in configs(name))
+    return [record for record in records if record is not None]
+
+
+def table(records: Sequence[Record]) -> str:
+    """The results as text: a line a label, each number the mean over its seeds (± their spread)."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record["config"]["label"], []).append(record["result"])
+    if not groups:
+        return "nothing is stored"
+    columns = list(dict.fromkeys(name for rows in groups.values() for name in rows[0]))
+    lines = [["", *columns, "seeds"]]
+    for label, rows in groups.items():
+        cells = [_cell([row[name] for row in rows if name in row]) for name in columns]
+        lines.append([label, *cells, str(len(rows))])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    dates = sorted({record["date"] for record in records})
+    text = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*text, f"recorded {dates[0]}" + (f" to {dates[-1]}" if dates[1:] else "")])
+
+
+def _cell(values: list[Any]) -> str:
+    if not values:
+        return "–"
+    if any(value is None for value in values):
+        return "diverged"
+    if all(isinstance(value, int) for value in values) and len(set(values)) == 1:
+        return f"{values[0]:,}"
+    text = f"{statistics.fmean(values):,.4g}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.2g}"
