@@ -108,6 +108,7 @@ class AttentionExplorer(Explorer):
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
         """Two heat maps in fixed places (labels change with the sentence), with their scales."""
         figure.set_layout_engine(None)
+        self._labelled: list[str] = []
         self._maps = [
             self._build_map(
                 figure, 1.12, "Scores, before the mask", SIGNED, Normalize(-_LIMIT, _LIMIT)
@@ -159,13 +160,20 @@ class AttentionExplorer(Explorer):
             image.set_data(matrix)
             edge = len(words) - 0.5
             image.set_extent((-0.5, edge, edge, -0.5))
-            first = axes is self._maps[0][0]
-            label_tokens(axes, rows=words if first else None, columns=words, upright=len(words) < 6)
             _write_numbers(cells, image, matrix)
+        if words != self._labelled:
+            self._label(words)
+
+    def _label(self, words: list[str]) -> None:
+        """Words beside the rows of the first map and under the columns of both."""
+        upright = len(words) < 6
+        longest = max(len(short(word)) for word in words)
+        for axes, rows in ((self._maps[0][0], words), (self._maps[1][0], None)):
+            size = label_tokens(axes, rows=rows, columns=words, upright=upright)
             # Below the longest word: a turned letter of size 9 is about a twelfth of an inch long.
-            size = axes.get_xticklabels()[0].get_fontsize()
-            deep = 0 if len(words) < 6 else max(len(short(w)) for w in words) * size / 9 / 12
-            axes.xaxis.set_label_coords(0.5, -(0.28 + deep) / _SIDE)
+            deep = 0.28 + (0 if upright else longest * size / 9 / 12)
+            axes.xaxis.set_label_coords(0.5, -deep / _SIDE)
+        self._labelled = words
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """Symmetry, self-love and the last word's favourite, in numbers."""

@@ -196,8 +196,8 @@ class Explorer(ipw.VBox):
     """A picture over a few controls, with a status sentence, a reset button and a PNG to save.
 
     A subclass declares ``title``, ``controls``, ``size`` (CSS inches) and perhaps a ``note``, and
-    defines ``compute``, ``build``, ``update`` and ``finding``. Keyword arguments are first values of the controls;
-    ``ValueError`` on an unknown name or a value that the control refuses.
+    defines ``compute``, ``build``, ``update`` and ``finding``. Keyword arguments are the first
+    values of the controls; ``ValueError`` on an unknown name or a value that the control refuses.
 
     Displayed in a notebook it also leaves its picture (with alt text) and its status sentence, so
     that a reader without a kernel sees both. While notebooks are authored (``COURSE_AUTHORING=1``)
