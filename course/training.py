@@ -96,6 +96,8 @@ def train(
     ``FloatingPointError`` when the loss is not finite, naming the step.
     """
     require_positive("steps", steps, minimum=0)
+    require_positive("warmup", warmup, minimum=0)
+    require_positive("checkpoint_every", checkpoint_every)
     if evaluate_every is not None:
         require_positive("evaluate_every", evaluate_every)
     run = _Run(

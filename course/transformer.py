@@ -544,7 +544,8 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """``tokens [B,T]`` (int64) → logits ``[B,T,V]``; row t sees tokens 0 … t.
 
-        Raises ``ValueError`` for a wrong rank or more tokens than the learned position table has.
+        Raises ``ValueError`` for a wrong rank or dtype, a number outside the vocabulary, or more
+        positions than the learned table has.
         """
         x = self.embed(tokens)
         for block in self.blocks:
@@ -553,7 +554,7 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: Tensor, *, offset: int = 0) -> Tensor:
         """The stream before the first block, ``[B,T,E]``; the first token stands at ``offset``."""
-        require_rank("tokens", tokens, "B T")
+        _require_tokens(tokens, self.config.vocab_size)
         T = tokens.shape[1]
         x = self.tokens(tokens)
         if self.places is not None:
@@ -631,6 +632,16 @@ class Transformer(nn.Module):
         counts = {name: _count(part) for name, part in parts.items()}
         counts["output"] = 0 if self.config.tied else _count(self.output)
         return counts | {"total": _count(self)}
+
+
+def _require_tokens(tokens: Tensor, vocab_size: int) -> None:
+    require_rank("tokens", tokens, "B T")
+    if tokens.dtype != torch.int64:
+        raise ValueError(f"tokens: expected int64, got {tokens.dtype}")
+    if tokens.numel() and not tokens.is_meta:  # a meta tensor has no numbers to look at
+        for extreme in (int(tokens.min()), int(tokens.max())):
+            if not 0 <= extreme < vocab_size:
+                raise ValueError(f"tokens: expected numbers in 0 … {vocab_size - 1}, got {extreme}")
 
 
 def _norm(config: TransformerConfig) -> nn.Module:
