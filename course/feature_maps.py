@@ -1,0 +1,266 @@
+"""Feature maps φ: from a query or key of width D to C numbers, so that φ(q)·φ(k) is a similarity.
+
+Linear attention needs nothing else: any similarity of the form φ(q)·φ(k) can be re-associated.
+Every map works on the last axis alone, token by token. None looks at another token, at the length
+of the sequence or at its maximum, so no future can reach the past through the map.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from course.inputs import require_choice, require_positive
+
+_LOG2_E = math.log2(math.e)
+
+
+class FeatureMap(nn.Module):
+    """A map ``[..., T, D] → [..., T, C]``; subclasses give ``forward`` and ``width``.
+
+    ``signed`` says that φ(q)·φ(k) can be negative: such a map has no denominator to divide by.
+    ``positional`` says that ``forward`` takes ``positions`` (whole numbers ``[..., T]``) as well.
+    """
+
+    signed = False
+    positional = False
+
+    def width(self, D: int) -> int:
+        """Number of features C for inputs of width ``D``."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    # The chunk loop works on tiles without autograd. A map with a closed form overrides these two.
+
+    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
+        """φ(x) of one tile, in ``out`` where that saves a copy; returns where it lies."""
+        return self(x, positions) if self.positional else self(x)
+
+    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
+        """Gradient at x, given f = φ(x) and the gradient ``df`` at f (which may be overwritten)."""
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            again = self(leaf, positions) if self.positional else self(leaf)
+            return torch.autograd.grad(again, leaf, df)[0]
+
+
+class _Elu(FeatureMap):
+    """elu(x) + 1, written so that it cannot cancel: exp(min(x, 0)) + max(x, 0).
+
+    ``elu(x) + 1`` computes exp(x) − 1 + 1, which is 0 in bfloat16 from x = −6.25.
+    Katharopoulos et al. 2020 (arXiv:2006.16236), equation 7.
+    """
+
+    def width(self, D: int) -> int:
+        return D
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(x.clamp(max=0)) + torch.relu(x)
+
+    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
+        # exp2 takes half the time of exp on CPU. The product x·log2(e) is rounded once more, which
+        # costs a relative error of |x|·2⁻²⁴ in float32: the error that x itself carries.
+        torch.mul(x, _LOG2_E, out=out).clamp_max_(0).exp2_()
+        return out.add_(torch.relu(x))
+
+    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
+        return df.mul_(f.clamp_max(1))  # φ' = exp(x) = φ up to 0, and 1 above, where φ ≥ 1
+
+
+class _Relu(FeatureMap):
+    """max(x, 0): the plainest map that is never negative; a token may have no feature at all."""
+
+    def width(self, D: int) -> int:
+        return D
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
+        return torch.clamp_min(x, 0, out=out)
+
+    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
+        return torch.ops.aten.threshold_backward(df, f, 0)
+
+
+class _Taylor(FeatureMap):
+    """φ(q)·φ(k) = 1 + s + s²/2 with s = q·k: the series of exp(s) up to the square, never below ½.
+
+    The map contains no 1/√D; the ``scale`` of the attention does that, once.
+    ``packed`` keeps one of the two equal products x_i·x_j: the same similarity with about half of
+    the features. Arora et al. 2024 (arXiv:2402.18668), section 4.
+    """
+
+    def __init__(self, *, packed: bool = True) -> None:
+        super().__init__()
+        self.packed = packed
+
+    def width(self, D: int) -> int:
+        return 1 + D + (D * (D + 1) // 2 if self.packed else D * D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        D = x.shape[-1]
+        if self.packed:
+            i, j = torch.triu_indices(D, D, device=x.device)
+            # x_i·x_j stands for itself and for x_j·x_i, so its weight is √2·(1/√2) = 1.
+            weight = torch.where(i == j, math.sqrt(0.5), 1.0).to(x.dtype)
+            squares = x[..., i] * x[..., j] * weight
+        else:
+            squares = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2) * math.sqrt(0.5)
+        return torch.cat([torch.ones_like(x[..., :1]), x, squares], dim=-1)
+
+
+@lru_cache(maxsize=32)
+def _orthogonal(features: int, D: int, seed: int) -> Tensor:
+    """Gaussian directions ``[features, D]``, float64, orthogonal in blocks of D; read only."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = []
+    for _ in range(-(-features // D)):
+        square = torch.randn(D, D, generator=generator, dtype=torch.float64)
+        blocks.append(torch.linalg.qr(square)[0].T)
+    # Rows of unit length get the lengths of independent Gaussian vectors: each row is then
+    # distributed as a Gaussian vector, which is what makes the estimate unbiased.
+    lengths = torch.randn(features, D, generator=generator, dtype=torch.float64).norm(dim=-1)
+    return torch.cat(blocks)[:features] * lengths.unsqueeze(-1)
+
+
+class _Favor(FeatureMap):
+    """Positive random features: the mean of φ(q)·φ(k) over W is exp(q·k), times a constant of W.
+
+    φ(x) = exp(Wx − |x|²/2 − c)/√features with orthogonal rows of W drawn from ``seed``. The
+    constant c keeps the features in the range of float32. It uses wᵀx − |x|²/2 ≤ |w|²/2, so it
+    depends on W alone; a maximum over keys would let the future change the past. c = 0 up to
+    |w|² = 76 (D about 40), and normalised attention does not depend on c. Up to |w|² = 140 nothing
+    can overflow; c stops there, because a larger one would make typical features vanish.
+    Choromanski et al. 2021 (arXiv:2009.14794), lemma 1 and section 2.4.
+    """
+
+    def __init__(self, *, features: int = 256, seed: int = 0) -> None:
+        super().__init__()
+        require_positive("features", features)
+        self.features = features
+        self.seed = seed
+
+    def width(self, D: int) -> int:
+        return self.features
+
+    def weights(self, D: int) -> Tensor:
+        """The random directions W ``[features, D]``, float64."""
+        return _orthogonal(self.features, D, self.seed).clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+        w = _orthogonal(self.features, x.shape[-1], self.seed).to(x.device, dtype)
+        bound = float(w.square().sum(-1).max()) / 2
+        # exp(38)² times 65,536 tokens is just below the largest float32.
+        c = min(max(bound - 38, 0.0), 32.0)
+        wide = x.to(dtype)
+        exponent = wide @ w.T - wide.square().sum(-1, keepdim=True) / 2
+        return (torch.exp(exponent - c) / math.sqrt(self.features)).to(x.dtype)
+
+
+class _CosFormer(FeatureMap):
+    """φ(q_t)·φ(k_i) = relu(q)·relu(k)·cos(π(t − i)/2M): relu features that prefer what is near.
+
+    M = ``max_length`` is declared once. The paper takes the length of the sequence, and then adding
+    text changes the past. Positions are told by the caller, so a pass can resume, go step by step
+    and leave out padding. Errors: ``ValueError`` for a position of M or more.
+    Qin et al. 2022 (arXiv:2202.08791), equations 9–10.
+    """
+
+    positional = True
+
+    def __init__(self, *, max_length: int | None = None) -> None:
+        super().__init__()
+        if max_length is None:
+            raise ValueError(
+                "max_length: expected the longest sequence that 'cosformer' will ever meet, got "
+                "None; write get_feature_map('cosformer', max_length=...)"
+            )
+        require_positive("max_length", max_length)
+        self.max_length = max_length
+
+    def width(self, D: int) -> int:
+        return 2 * D
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        if positions is None:
+            positions = torch.arange(x.shape[-2], device=x.device)
+        if positions.numel() and int(positions.max()) >= self.max_length:
+            raise ValueError(
+                f"feature_map: expected positions below max_length = {self.max_length}, "
+                f"got position {int(positions.max())}"
+            )
+        angle = positions.to(torch.float64).unsqueeze(-1) * (math.pi / (2 * self.max_length))
+        r = torch.relu(x)
+        return torch.cat([r * angle.cos().to(x.dtype), r * angle.sin().to(x.dtype)], dim=-1)
+
+
+class _Dpfp(FeatureMap):
+    """Products of neighbours in [relu(x), relu(−x)]: sparse, deterministic, never negative.
+
+    Both signs are kept, so an all-negative x has features too. Feature j of block i is r_j·r_{j−i}
+    (indices round the circle of 2D entries), i = 1 … ``nu``. With D = 1 and nu = 1 the two entries
+    are never non-zero together and every feature is 0.
+    Schlag et al. 2021 (arXiv:2102.11174), equation 37.
+    """
+
+    def __init__(self, *, nu: int = 1) -> None:
+        super().__init__()
+        require_positive("nu", nu)
+        self.nu = nu
+
+    def width(self, D: int) -> int:
+        return 2 * D * self.nu
+
+    def forward(self, x: Tensor) -> Tensor:
+        r = torch.cat([torch.relu(x), torch.relu(-x)], dim=-1)
+        return torch.cat([r * r.roll(i, dims=-1) for i in range(1, self.nu + 1)], dim=-1)
+
+
+class _Identity(FeatureMap):
+    """φ(x) = x: the similarity is the plain score, which can be negative."""
+
+    signed = True
+
+    def width(self, D: int) -> int:
+        return D
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
+        return df
+
+
+_MAPS: dict[str, type[FeatureMap]] = {
+    "elu": _Elu,
+    "relu": _Relu,
+    "taylor": _Taylor,
+    "favor": _Favor,
+    "cosformer": _CosFormer,
+    "dpfp": _Dpfp,
+    "identity": _Identity,
+}
+
+NAMES = tuple(_MAPS)
+
+
+def get_feature_map(name: str, **options: object) -> FeatureMap:
+    """The feature map ``name``: a module ``[..., T, D] → [..., T, C]`` with ``.width(D)`` = C.
+
+    Options: ``taylor`` packed=True · ``favor`` features=256, seed=0 · ``cosformer`` max_length
+    (must be given) · ``dpfp`` nu=1. Errors: ``ValueError`` for an unknown name or option.
+    """
+    require_choice("feature_map", name, NAMES)
+    try:
+        return _MAPS[name](**options)
+    except TypeError:
+        raise ValueError(
+            f"feature_map: expected options that {name!r} knows, got {', '.join(options)}"
+        ) from None

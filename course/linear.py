@@ -1,0 +1,647 @@
+"""Linear attention: similarities φ(q)·φ(k) re-associated, in four forms, and one step of its RNN.
+
+    S_t = S_{t−1} + φ(k_t) v_tᵀ      z_t = z_{t−1} + φ(k_t)      o_t = S_tᵀ φ(q_t) / φ(q_t)·z_t
+
+``parallel`` builds the T×S similarities, ``scan`` stores every S_t, ``recurrent`` goes token by
+token, ``chunk`` does whole chunks with matrix products and carries S between them: the form to use.
+
+The limit of the chunk form. One token of one head needs, with chunks of B tokens, C features and
+values of width Dv, the products Q Kᵀ (2·B·C operations), A V (2·B·Dv), Q S (2·C·Dv) and Kᵀ V
+(2·C·Dv). For C = Dv = D and B = 64 that is 4·64·D + 4·D², and no program that makes these products
+whole runs faster than the machine's matrix multiplication. What remains above the limit, in order:
+64×64 products reach about four fifths of the rate of large ones; q, k, v and the output pass
+through main memory once; S is added up chunk by chunk; half of A is cleared. A normaliser and a
+map add passes over the tile, exp the dearest. ``course bench linear`` measures all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from course.feature_maps import FeatureMap, get_feature_map
+from course.inputs import (
+    require_bool,
+    require_choice,
+    require_floating,
+    require_positive,
+    require_rank,
+    require_same,
+    require_same_dtype,
+)
+
+FORMS = ("parallel", "scan", "recurrent", "chunk")
+CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the first to run fast
+_TILE = 1024  # tokens handled at once: large enough for batched products, small enough for caches
+
+
+class LinearState(NamedTuple):
+    """What linear attention remembers: float32, or float64 when the inputs are.
+
+    ``S [B,H,C,Dv]``: sum of φ(k) vᵀ. ``z [B,H,C]``: sum of φ(k). ``t [B]``: real tokens seen.
+    """
+
+    S: Tensor
+    z: Tensor
+    t: Tensor
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: str | nn.Module = "elu",
+    form: str = "chunk",
+    causal: bool = True,
+    normalize: bool = True,
+    scale: float = 1.0,
+    key_mask: Tensor | None = None,
+    initial_state: LinearState | None = None,
+    return_state: bool = False,
+    chunk_size: int | None = None,
+    impl: str = "torch",
+) -> Any:
+    """An average of the values with weights proportional to φ(q)·φ(k), in time linear in T.
+
+    ``q [B,H,T,D]``, ``k [B,H,S,D]``, ``v [B,H,S,Dv]`` → ``[B,H,T,Dv]`` in the dtype of ``q``, and
+    with ``return_state`` the pair (output, :class:`LinearState`). Sums are kept in float32, or in
+    float64 when the inputs are.
+
+    ``feature_map``: a name, or a module with ``.width(D)`` (see :mod:`course.feature_maps`).
+    ``form``: ``parallel``, ``scan``, ``recurrent`` or ``chunk``; the same result. ``causal`` needs
+    T = S, the past comes as ``initial_state``; without it ``parallel`` is the quadratic form and
+    all others sum one state first. ``normalize``: divide by φ(q)·z. ``scale``: factor of the
+    scores q·k that the map sees; q and k each get its root. ``key_mask [B,S]``: boolean, True = a
+    real token; padding leaves S, z and t. ``chunk_size`` (None = 64) matters to ``chunk`` only.
+    ``impl``: ``torch`` or ``triton``.
+
+    A query that sees no key, or none with a feature in common, gets zeros and gives zero gradient.
+    What a padded key or value holds has no influence (NaN too). Positions for maps that want them
+    count real tokens and go on from ``initial_state.t``; a non-causal query has the position of
+    its key when T = S, else its own index.
+
+    Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes or dtypes, causal
+    with T ≠ S, a mask that does not fit, an unknown name, or a signed map with ``normalize``.
+    Source: Katharopoulos et al. 2020 (arXiv:2006.16236), equations 8–12; chunks: Hua et al. 2022
+    (arXiv:2202.10447), section 3.2.
+    """
+    require_choice("form", form, FORMS)
+    require_choice("impl", impl, ("torch", "triton"))
+    chunk = CHUNK_SIZE if chunk_size is None else chunk_size
+    require_positive("chunk_size", chunk)
+    fm = _feature_map(feature_map, normalize)
+    root = _root(scale)
+    _check_inputs(q, k, v, causal, key_mask)
+    B, H, S_len, D = k.shape
+    _check_state(initial_state, B, H, _width(fm, D), v.shape[-1])
+    if impl == "triton":
+        # Imported here: Triton is optional, and this module must load without it.
+        from course.kernels.linear import linear_attention as kernel
+
+        return kernel(
+            q,
+            k,
+            v,
+            feature_map=fm,
+            causal=causal,
+            normalize=normalize,
+            scale=scale,
+            key_mask=key_mask,
+            initial_state=initial_state,
+            return_state=return_state,
+            chunk_size=chunk_size,
+        )
+    # Under autocast the products would be made in bfloat16, and the sums with them.
+    with torch.autocast(q.device.type, enabled=False):
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        past = _start(initial_state, B, H, _width(fm, D), v.shape[-1], dtype, q.device)
+        seen = S_len if key_mask is None else key_mask.sum(-1)
+        work_q, work_k, work_v = q.to(dtype), k.to(dtype), v.to(dtype)
+        if key_mask is not None:
+            # Before the map: 0 · NaN is NaN, in the gradient of the map too.
+            hidden = ~key_mask[:, None, :, None]
+            work_k, work_v = work_k.masked_fill(hidden, 0), work_v.masked_fill(hidden, 0)
+        places = _positions(fm, past.t, key_mask, q.shape[2], S_len)
+        if causal and form == "chunk":
+            if not isinstance(fm, FeatureMap) or next(fm.parameters(), None) is not None:
+                # A foreign map, or one that learns, is left to autograd: once, before the loop.
+                work_q = _features(fm, work_q * root, places[0], None)
+                work_k = _features(fm, work_k * root, places[1], key_mask)
+                fm, root, key_mask = _IDENTITY, 1.0, None
+            mode = _Mode(fm, root, normalize, normalize or return_state, chunk)
+            out, S, z = _chunk(work_q, work_k, work_v, past, key_mask, places[1], mode)
+        else:
+            fq = _features(fm, work_q * root, places[0], None)
+            fk = _features(fm, work_k * root, places[1], key_mask)
+            num, den, S, z = (_CAUSAL if causal else _WHOLE)[form](fq, fk, work_v, past)
+            out = _divide(num, den) if normalize else num
+        out = out.to(q.dtype)
+        return (out, LinearState(S, z, past.t + seen)) if return_state else out
+
+
+def linear_attention_step(
+    q_t: Tensor,
+    k_t: Tensor,
+    v_t: Tensor,
+    state: LinearState | None = None,
+    *,
+    feature_map: str | nn.Module = "elu",
+    normalize: bool = True,
+    scale: float = 1.0,
+) -> tuple[Tensor, LinearState]:
+    """One token of the RNN: ``q_t, k_t [B,H,D]``, ``v_t [B,H,Dv]`` → (``[B,H,Dv]``, new state).
+
+    ``state=None`` starts from nothing. The given state is left as it was. Options, precision and
+    errors as in :func:`linear_attention`.
+    Source: Katharopoulos et al. 2020 (arXiv:2006.16236), equations 16–20.
+    """
+    fm = _feature_map(feature_map, normalize)
+    root = _root(scale)
+    for name, x, axes in (("q_t", q_t, "B H D"), ("k_t", k_t, "B H D"), ("v_t", v_t, "B H Dv")):
+        require_rank(name, x, axes)
+        require_floating(name, x)
+    for index, axis in enumerate("BHD"):
+        require_same(axis, {"q_t": q_t.shape[index], "k_t": k_t.shape[index]})
+    for index, axis in enumerate("BH"):
+        require_same(axis, {"k_t": k_t.shape[index], "v_t": v_t.shape[index]})
+    require_same_dtype(q_t=q_t, k_t=k_t, v_t=v_t)
+    B, H, D = k_t.shape
+    C, Dv = _width(fm, D), v_t.shape[-1]
+    _check_state(state, B, H, C, Dv)
+    with torch.autocast(q_t.device.type, enabled=False):
+        dtype = torch.float64 if q_t.dtype == torch.float64 else torch.float32
+        past = _start(state, B, H, C, Dv, dtype, q_t.device)
+        place = past.t[:, None, None] if _positional(fm) else None
+        fq = _features(fm, (q_t.to(dtype) * root).unsqueeze(2), place, None)
+        fk = _features(fm, (k_t.to(dtype) * root).unsqueeze(2), place, None)
+        S = torch.addcmul(past.S, fk.mT, v_t.to(dtype).unsqueeze(2))
+        z = past.z + fk.squeeze(2)
+        num = (fq @ S).squeeze(2)
+        out = _divide(num, (fq.squeeze(2) * z).sum(-1)) if normalize else num
+        return out.to(q_t.dtype), LinearState(S, z, past.t + 1)
+
+
+# What was passed in
+
+
+def _feature_map(feature_map: str | nn.Module, normalize: bool) -> nn.Module:
+    fm = get_feature_map(feature_map) if isinstance(feature_map, str) else feature_map
+    if not isinstance(fm, nn.Module) or not callable(getattr(fm, "width", None)):
+        raise ValueError(
+            f"feature_map: expected a name or a module with .width(D), got {type(fm).__name__}"
+        )
+    if normalize and getattr(fm, "signed", False):
+        raise ValueError(
+            f"feature_map: expected a map whose φ(q)·φ(k) is never negative with normalize=True, "
+            f"got the signed map {feature_map if isinstance(feature_map, str) else fm}; "
+            f"use normalize=False"
+        )
+    return fm
+
+
+def _root(scale: float) -> float:
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
+        raise ValueError(f"scale: expected a positive number, got {scale!r}")
+    return math.sqrt(scale)
+
+
+def _width(fm: nn.Module, D: int) -> int:
+    return fm.width(D)  # type: ignore[operator]
+
+
+def _positional(fm: nn.Module) -> bool:
+    return bool(getattr(fm, "positional", False))
+
+
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None) -> None:
+    for name, x, axes in (("q", q, "B H T D"), ("k", k, "B H S D"), ("v", v, "B H S Dv")):
+        require_rank(name, x, axes)
+        require_floating(name, x)
+    for axis, index in (("B", 0), ("H", 1), ("D", 3)):
+        require_same(axis, {"q": q.shape[index], "k": k.shape[index]})
+    for axis, index in (("B", 0), ("H", 1), ("S", 2)):
+        require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
+    require_same_dtype(q=q, k=k, v=v)
+    if causal and q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"q and k: expected T = S when causal, got T = {q.shape[2]} and S = {k.shape[2]}; "
+            "pass the past as initial_state"
+        )
+    if key_mask is not None:
+        require_rank("key_mask", key_mask, "B S")
+        require_bool("key_mask", key_mask, "True = a real token")
+        require_same("B", {"k": k.shape[0], "key_mask": key_mask.shape[0]})
+        require_same("S", {"k": k.shape[2], "key_mask": key_mask.shape[1]})
+
+
+def _check_state(state: LinearState | None, B: int, H: int, C: int, Dv: int) -> None:
+    if state is None:
+        return
+    if not isinstance(state, LinearState):
+        raise ValueError(f"initial_state: expected a LinearState, got {type(state).__name__}")
+    for name, x, axes, shape in (
+        ("S", state.S, "B H C Dv", (B, H, C, Dv)),
+        ("z", state.z, "B H C", (B, H, C)),
+        ("t", state.t, "B", (B,)),
+    ):
+        require_rank(f"initial_state.{name}", x, axes)
+        if tuple(x.shape) != shape:
+            raise ValueError(
+                f"initial_state.{name}: expected [{axes}] = {list(shape)}, got {list(x.shape)}"
+            )
+
+
+def _start(
+    state: LinearState | None,
+    B: int,
+    H: int,
+    C: int,
+    Dv: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> LinearState:
+    if state is not None:
+        return LinearState(state.S.to(dtype), state.z.to(dtype), state.t)
+    return LinearState(
+        torch.zeros(B, H, C, Dv, dtype=dtype, device=device),
+        torch.zeros(B, H, C, dtype=dtype, device=device),
+        torch.zeros(B, dtype=torch.int64, device=device),
+    )
+
+
+def _positions(
+    fm: nn.Module, t: Tensor, key_mask: Tensor | None, T: int, S_len: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Positions of queries and keys ``[B,1,T or S]``, for the maps that want them."""
+    if not _positional(fm):
+        return None, None
+    if key_mask is None:
+        steps = torch.arange(S_len, device=t.device).expand(len(t), -1)
+    else:
+        steps = (key_mask.cumsum(-1) - 1).clamp(min=0)
+    keys = (t[:, None] + steps)[:, None]
+    if S_len == T:
+        return keys, keys
+    return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys
+
+
+# The readable forms, in plain autograd. Each gives (numerator, denominator, S, z).
+
+
+def _features(
+    fm: nn.Module, x: Tensor, positions: Tensor | None, key_mask: Tensor | None
+) -> Tensor:
+    f = fm(x) if positions is None else fm(x, positions)
+    # φ(0) need not be 0: padding must leave z as well as S.
+    return f if key_mask is None else f.masked_fill(~key_mask[:, None, :, None], 0)
+
+
+def _divide(num: Tensor, den: Tensor) -> Tensor:
+    # x/∞ is 0 with gradient 0. No epsilon: one that float16 can hold would change small outputs.
+    return num / den.masked_fill(den == 0, math.inf).unsqueeze(-1)
+
+
+_Result = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _one_state(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
+    """No order of time: every query reads the same sums."""
+    S, z = past.S + fk.mT @ v, past.z + fk.sum(2)
+    return fq @ S, (fq @ z.unsqueeze(-1)).squeeze(-1), S, z
+
+
+def _quadratic(
+    fq: Tensor, fk: Tensor, v: Tensor, past: LinearState, *, causal: bool = False
+) -> _Result:
+    """By the T×S similarities."""
+    A = fq @ fk.mT
+    if causal:
+        A = A.tril()
+    num = A @ v + fq @ past.S
+    den = A.sum(-1) + (fq @ past.z.unsqueeze(-1)).squeeze(-1)
+    return num, den, past.S + fk.mT @ v, past.z + fk.sum(2)
+
+
+def _parallel(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
+    return _quadratic(fq, fk, v, past, causal=True)
+
+
+def _scan(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
+    """Every state is stored: ``[B,H,T,C,Dv]``."""
+    S = past.S.unsqueeze(2) + (fk.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)
+    z = past.z.unsqueeze(2) + fk.cumsum(2)
+    num = (fq.unsqueeze(-2) @ S).squeeze(-2)
+    if fq.shape[2] == 0:
+        return num, (fq * z).sum(-1), past.S, past.z
+    return num, (fq * z).sum(-1), S[:, :, -1], z[:, :, -1]
+
+
+def _recurrent(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
+    """Token by token."""
+    S, z = past.S, past.z
+    num, den = [fq[:, :, :0] @ S], [fq[:, :, :0].sum(-1)]
+    for q_t, k_t, v_t in zip(fq.unbind(2), fk.unbind(2), v.unbind(2), strict=True):
+        S = S + k_t.unsqueeze(-1) * v_t.unsqueeze(-2)
+        z = z + k_t
+        num.append(q_t.unsqueeze(-2) @ S)
+        den.append((q_t * z).sum(-1, keepdim=True))
+    return torch.cat(num, 2), torch.cat(den, 2), S, z
+
+
+_CAUSAL = {"parallel": _parallel, "scan": _scan, "recurrent": _recurrent}
+_WHOLE = {"parallel": _quadratic, "scan": _one_state, "recurrent": _one_state, "chunk": _one_state}
+
+
+# The chunk form. Heads lie on one axis N = B·H, and the loop goes over tiles of about a thousand
+# tokens: one head and many chunks, or, for short sequences, several heads at once.
+
+
+class _Mode(NamedTuple):
+    """How the loop runs; ``track`` says that z is needed."""
+
+    fm: FeatureMap
+    root: float
+    normalize: bool
+    track: bool
+    chunk: int
+
+
+class _Tile(NamedTuple):
+    """``heads`` × ``G`` chunks of ``c`` tokens from ``start`` on; ``first`` counts chunks."""
+
+    h0: int
+    heads: int
+    start: int
+    G: int
+    c: int
+    first: int
+    last: bool
+
+    def cut(self, x: Tensor) -> Tensor:
+        """The tile of ``x [N,T,…]`` as a view ``[heads·G, c, …]``."""
+        part = x[self.h0 : self.h0 + self.heads, self.start : self.start + self.G * self.c]
+        return part.view(self.heads * self.G, self.c, *x.shape[2:])
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The heads of this tile in a tensor of carried sums ``[N,…]``."""
+        return x[self.h0 : self.h0 + self.heads]
+
+    def slots(self, x: Tensor) -> Tensor:
+        """The chunks of this tile in ``x [N, chunks, …]``."""
+        return x[self.h0 : self.h0 + self.heads, self.first : self.first + self.G]
+
+
+def _tiles(N: int, T: int, chunk: int) -> Iterator[_Tile]:
+    """Tiles in the order of time, one group of heads after the other."""
+    chunk = max(1, min(chunk, T))
+    whole, rest = divmod(T, chunk)
+    at_once = max(1, _TILE // chunk)
+    # Chunks of several heads form one batch only where the heads lie close, without a rest between.
+    if whole >= at_once:
+        heads, G = 1, at_once
+    elif rest == 0:
+        heads, G = max(1, at_once // max(1, whole)), max(1, whole)
+    else:
+        heads, G = at_once, 1
+    for h0 in range(0, N, heads):
+        here = min(heads, N - h0)
+        for first in range(0, whole, G):
+            n = min(G, whole - first)
+            yield _Tile(h0, here, first * chunk, n, chunk, first, first + n == whole and not rest)
+        if rest:
+            yield _Tile(h0, here, whole * chunk, 1, rest, whole, True)
+
+
+class _Scratch:
+    """Buffers that are allocated once and handed out tile after tile."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.flat: dict[str, Tensor] = {}
+
+    def get(self, name: str, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        flat = self.flat.get(name)
+        if flat is None or flat.numel() < size:
+            flat = self.flat[name] = self.like.new_empty(size)
+        return flat[:size].view(shape)
+
+
+def _chunk(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    past: LinearState,
+    key_mask: Tensor | None,
+    positions: Tensor | None,
+    mode: _Mode,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``[B,H,T,…]`` in, (output, S, z) out."""
+    B, H, T, Dv = v.shape
+    C = past.z.shape[-1]
+
+    def by_head(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.reshape(B, 1, T).expand(B, H, T).reshape(B * H, T)
+
+    out, S, z = _ChunkLoop.apply(
+        q.reshape(B * H, T, q.shape[-1]).contiguous(),
+        k.reshape(B * H, T, k.shape[-1]).contiguous(),
+        v.reshape(B * H, T, Dv).contiguous(),
+        past.S.reshape(B * H, C, Dv),
+        past.z.reshape(B * H, C),
+        by_head(key_mask),
+        by_head(positions),
+        mode,
+        torch.is_grad_enabled(),
+    )
+    return out.view(B, H, T, Dv), S.view(B, H, C, Dv), z.view(B, H, C)
+
+
+_IDENTITY = get_feature_map("identity")
+
+
+class _ChunkLoop(torch.autograd.Function):
+    """``q, k [N,T,D]``, ``v [N,T,Dv]``, ``S [N,C,Dv]``, ``z [N,C]`` → (out, S, z), all contiguous.
+
+    φ and A = tril(φ(q) φ(k)ᵀ) live for one tile and are computed again in the backward pass. The
+    states at the chunks' beginnings are kept for it where they are no larger than the output
+    (C ≤ chunk), else one state a tile is, and the others are computed again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        S: Tensor,
+        z: Tensor,
+        keep: Tensor | None,
+        places: Tensor | None,
+        mode: _Mode,
+        graph: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        N, T, _ = q.shape
+        C, Dv = S.shape[1:]
+        S, z = S.clone(), z.clone()
+        out = v.new_empty(N, T, Dv)
+        den = v.new_empty(N, T) if mode.normalize else None
+        tiles = list(_tiles(N, T, mode.chunk))
+        whole = graph and mode.chunk >= C
+        slots = max((tile.first + tile.G for tile in tiles), default=0)
+        states = v.new_empty(N, slots, C, Dv) if whole else None
+        starts = []
+        scratch = _Scratch(v)
+        for tile in tiles:
+            if graph:
+                starts.append(
+                    (tile.rows(S).clone() if states is None else None, tile.rows(z).clone())
+                )
+            V = tile.cut(v)
+            _, Q = _mapped(tile, q, None, places, mode, scratch, "q")
+            _, K = _mapped(tile, k, keep, places, mode, scratch, "k")
+            A = _scores(Q, K, scratch)
+            before = _states(tile, K, V, tile.rows(S), states, scratch)
+            here = torch.bmm(A, V, out=tile.cut(out)).baddbmm_(Q, before)
+            if mode.track:
+                z_before = _z_before(tile, K, tile.rows(z))
+            if den is not None:
+                total = torch.sum(A, -1, out=tile.cut(den))
+                total += torch.bmm(Q, z_before.unsqueeze(-1)).squeeze(-1)
+                here.div_(total.masked_fill_(total == 0, math.inf).unsqueeze(-1))
+        if graph:
+            ctx.save_for_backward(q, k, v, out if mode.normalize else None, den, keep, places)
+            ctx.tiles, ctx.starts, ctx.states, ctx.mode = tiles, starts, states, mode
+        return out, S, z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor, dS: Tensor, dz: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, den, keep, places = ctx.saved_tensors
+        mode: _Mode = ctx.mode
+        d_out = d_out.contiguous()
+        dS, dz = dS.clone(), dz.clone()
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        scratch = _Scratch(v)
+        for tile, (S_start, z_start) in zip(reversed(ctx.tiles), reversed(ctx.starts), strict=True):
+            V, dN = tile.cut(v), tile.cut(d_out)
+            xq, Q = _mapped(tile, q, None, places, mode, scratch, "q")
+            xk, K = _mapped(tile, k, keep, places, mode, scratch, "k")
+            if ctx.states is None:
+                before = _states(tile, K, V, S_start, None, scratch)
+            else:
+                before = tile.slots(ctx.states).view(len(Q), *dS.shape[1:])
+            dA = scratch.get("dA", len(Q), tile.c, tile.c)
+            d_total = None
+            if den is None:
+                torch.bmm(dN, V.mT, out=dA)
+            else:
+                total = tile.cut(den).unsqueeze(-1)
+                dN = torch.div(dN, total, out=scratch.get("dN", *dN.shape))
+                d_total = (dN * tile.cut(out)).sum(-1, keepdim=True).neg_()
+                torch.baddbmm(d_total, dN, V.mT, out=dA)
+            dA.tril_()
+            A = _scores(Q, K, scratch)
+            after = _states_after(tile, Q, dN, tile.rows(dS), scratch)
+
+            direct = Q.shape[-1] == q.shape[-1]
+            dQ = tile.cut(dq) if direct else scratch.get("dQ", *Q.shape)
+            dK = tile.cut(dk) if direct else scratch.get("dK", *K.shape)
+            torch.bmm(dA, K, out=dQ).baddbmm_(dN, before.mT)
+            torch.bmm(dA.mT, Q, out=dK).baddbmm_(V, after.mT)
+            torch.bmm(A.mT, dN, out=tile.cut(dv)).baddbmm_(K, after)
+            if d_total is not None:
+                dQ.addcmul_(d_total, _z_before(tile, K, z_start.clone()).unsqueeze(1))
+            if mode.track:
+                dK += _dz_after(tile, Q, d_total, tile.rows(dz)).unsqueeze(1)
+            if keep is not None:
+                dK *= tile.cut(keep).unsqueeze(-1)
+            _pull(tile, dq, xq, Q, dQ, places, mode)
+            _pull(tile, dk, xk, K, dK, places, mode)
+        return dq, dk, dv, dS, dz, None, None, None, None
+
+
+def _mapped(
+    tile: _Tile,
+    x: Tensor,
+    keep: Tensor | None,
+    places: Tensor | None,
+    mode: _Mode,
+    scratch: _Scratch,
+    name: str,
+) -> tuple[Tensor, Tensor]:
+    """What the map sees of this tile, and φ of it with padding set to 0."""
+    part = tile.cut(x)
+    if mode.root != 1:
+        part = torch.mul(part, mode.root, out=scratch.get(f"{name} scaled", *part.shape))
+    C = mode.fm.width(x.shape[-1])
+    out = scratch.get(f"{name} mapped", *part.shape[:-1], C)
+    f = mode.fm.write(part, out, None if places is None else tile.cut(places))
+    if keep is not None:
+        f = torch.mul(f, tile.cut(keep).unsqueeze(-1), out=out)
+    return part, f
+
+
+def _pull(
+    tile: _Tile, dx: Tensor, x: Tensor, f: Tensor, df: Tensor, places: Tensor | None, mode: _Mode
+) -> None:
+    """Write the gradient of this tile's inputs, from that of its features, into ``dx``."""
+    part = tile.cut(dx)
+    grad = mode.fm.pullback(x, f, df, None if places is None else tile.cut(places))
+    if grad.data_ptr() != part.data_ptr():
+        part.copy_(grad)
+    if mode.root != 1:
+        part *= mode.root
+
+
+def _scores(Q: Tensor, K: Tensor, scratch: _Scratch) -> Tensor:
+    A = scratch.get("A", len(Q), Q.shape[1], Q.shape[1])
+    return torch.bmm(Q, K.mT, out=A).tril_()
+
+
+def _states(
+    tile: _Tile, K: Tensor, V: Tensor, S: Tensor, states: Tensor | None, scratch: _Scratch
+) -> Tensor:
+    """S before each chunk ``[heads·G, C, Dv]``; ``S [heads, C, Dv]`` moves to after the tile."""
+    shape = (tile.heads, tile.G, K.shape[-1], V.shape[-1])
+    added = torch.bmm(K.mT, V, out=scratch.get("added", len(K), *shape[2:])).view(shape)
+    before = scratch.get("before", *shape) if states is None else tile.slots(states)
+    for now, new in zip(before.unbind(1), added.unbind(1), strict=True):
+        now.copy_(S)
+        S += new
+    return before.view(len(K), *shape[2:])
+
+
+def _states_after(tile: _Tile, Q: Tensor, dN: Tensor, dS: Tensor, scratch: _Scratch) -> Tensor:
+    """The gradient of S after each chunk; ``dS`` moves to before the tile."""
+    shape = (tile.heads, tile.G, Q.shape[-1], dN.shape[-1])
+    added = torch.bmm(Q.mT, dN, out=scratch.get("added", len(Q), *shape[2:])).view(shape)
+    after = scratch.get("after", *shape)
+    for now, new in zip(reversed(after.unbind(1)), reversed(added.unbind(1)), strict=True):
+        now.copy_(dS)
+        dS += new
+    return after.view(len(Q), *shape[2:])
+
+
+def _z_before(tile: _Tile, K: Tensor, z: Tensor) -> Tensor:
+    """z before each chunk ``[heads·G, C]``; ``z [heads, C]`` moves to after the tile."""
+    added = K.sum(1).view(tile.heads, tile.G, -1)
+    sums = torch.cat([z.unsqueeze(1), added], 1).cumsum(1)
+    z.copy_(sums[:, -1])
+    return sums[:, :-1].reshape(len(K), -1)
+
+
+def _dz_after(tile: _Tile, Q: Tensor, d_total: Tensor | None, dz: Tensor) -> Tensor:
+    """The gradient of z after each chunk; ``dz`` moves to before the tile."""
+    if d_total is None:
+        return dz.unsqueeze(1).expand(-1, tile.G, -1).reshape(len(Q), -1)
+    added = torch.bmm(d_total.mT, Q).view(tile.heads, tile.G, -1).flip(1)
+    sums = torch.cat([dz.unsqueeze(1), added], 1).cumsum(1)
+    dz.copy_(sums[:, -1])
+    return sums[:, :-1].flip(1).reshape(len(Q), -1)
