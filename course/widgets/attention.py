@@ -154,7 +154,7 @@ class AttentionExplorer(Explorer):
         """New colours, and new labels when the sentence is new."""
         words = arrays["words"]
         hidden = np.where(arrays["visible"], arrays["weights"], np.nan)
-        for (axes, image, cells), matrix in zip(
+        for (_, image, cells), matrix in zip(
             self._maps, (arrays["scores"], hidden), strict=True
         ):
             image.set_data(matrix)
