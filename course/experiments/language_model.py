@@ -96,6 +96,7 @@ def fit(model: Transformer, corpus: Corpus, config: Config, *, steps: int | None
         warmup=training["warmup"],
         seed=config["seed"],
         evaluate_every=config["evaluate_every"],
+        checkpoint_every=config["evaluate_every"],
         progress=False,
         **options,
     )

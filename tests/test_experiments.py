@@ -1,0 +1,494 @@
+"""The runner (once each, resumed, shared, distributed), one language-model run, what is stored."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from course.experiments import EXPERIMENTS, RESULTS, configs, language_model, load, table
+from course.experiments.runner import (
+    Progress,
+    RunFailed,
+    config_hash,
+    machine,
+    read_record,
+    result_path,
+    run_one,
+    run_sweep,
+    write_record,
+)
+from course.tasks.text import TextUnavailable, WrongText, find_text, tokenize
+
+# One run squares a number; it notes each start, and fails, stops or dies the first time if told to.
+TASK = """
+import os, time
+from pathlib import Path
+
+def execute(config, progress):
+    notes = Path(os.environ["RUN_NOTES"])
+    with open(notes / "starts", "a") as file:
+        file.write(f"{config['number']}\\n")
+    marker = notes / f"misbehaved-{config['number']}"
+    if config["first"] != "fine" and not marker.exists():
+        marker.touch()
+        if config["first"] == "die":
+            os._exit(1)
+        raise {"fail": OSError("no disk"), "stop": KeyboardInterrupt()}[config["first"]]
+    time.sleep(config["pause"])
+    progress.report(1)
+    return {"curve": {"step": [1]}, "result": {"square": config["number"] ** 2}}
+"""
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the import path of this and of every child process, with the task in it."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "squares_task.py").write_text(TASK)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("RUN_NOTES", str(folder))
+    yield folder
+    sys.modules.pop("squares_task", None)
+
+
+def starts(notes: Path) -> Counter[int]:
+    return Counter(int(line) for line in (notes / "starts").read_text().split())
+
+
+def square(number: int, *, first: str = "fine", pause: float = 0.0) -> dict:
+    return {
+        "experiment": "squares",
+        "label": f"square of {number}",
+        "run": "squares_task:execute",
+        "seed": 0,
+        "number": number,
+        "first": first,
+        "pause": pause,
+    }
+
+
+def answers(records: list[dict]) -> list[int]:
+    return [record["result"]["square"] for record in records]
+
+
+# ------------------------------------------------------------------------------ one file a run
+
+
+def test_the_hash_is_that_of_the_content_not_of_its_order():
+    config = square(3)
+    assert config_hash(config) == config_hash(dict(reversed(config.items())))
+    assert len({config_hash(square(n, pause=p)) for n in range(9) for p in (0.0, 0.5)}) == 18
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: "a"}, math.nan, {1}, Path("x")])
+def test_a_config_that_json_would_change_is_refused(value):
+    with pytest.raises(ValueError, match="config: expected"):
+        config_hash(square(3) | {"more": value})
+
+
+def test_damage_of_any_kind_is_seen(tmp_path):
+    config = square(3)
+    path = result_path(tmp_path, config)
+    assert read_record(path) is None
+    record = {"config": config, "result": {"square": 9}}
+    write_record(path, record)
+    assert read_record(path, config) == record
+    whole = path.read_bytes()
+    for end in range(len(whole) - 1):
+        path.write_bytes(whole[:end])
+        assert read_record(path) is None
+    for other in (whole.replace(b"9", b"8"), b"[1]", b"\xff\xfe", b'{"checksum": null}', b"null"):
+        path.write_bytes(other)
+        assert read_record(path) is None
+    path.write_bytes(whole)
+    assert read_record(path, square(4)) is None
+    elsewhere = result_path(tmp_path, square(4))
+    elsewhere.write_bytes(whole)
+    assert read_record(elsewhere) is None
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    path = result_path(tmp_path, square(3))
+    write_record(path, {"config": square(3), "result": 9})
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        write_record(path, {"config": square(3), "result": 10})
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+# -------------------------------------------------------------------------------------- sweeps
+
+
+def test_a_finished_run_is_never_repeated(notes, tmp_path):
+    sweep = [square(n) for n in (4, 2, 3)]
+    assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [16, 4, 9]
+    assert answers(run_sweep([*sweep, square(5)], tmp_path, quiet=True)) == [16, 4, 9, 25]
+    assert starts(notes) == {4: 1, 2: 1, 3: 1, 5: 1}
+    assert not (tmp_path / "squares" / ".work").exists()
+
+
+def test_a_damaged_result_is_made_again(notes, tmp_path):
+    sweep = [square(n) for n in (2, 3)]
+    run_sweep(sweep, tmp_path, quiet=True)
+    path = result_path(tmp_path, sweep[1])
+    path.write_bytes(path.read_bytes()[:-40])
+    assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [4, 9]
+    assert starts(notes) == {2: 1, 3: 2}
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(notes, tmp_path):
+    sweep = [square(2), square(3, first="stop"), square(4)]
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(sweep, tmp_path, quiet=True)
+    assert starts(notes) == {2: 1, 3: 1}
+    assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [4, 9, 16]
+    assert starts(notes) == {2: 1, 3: 2, 4: 1}
+
+
+def test_a_failing_run_is_named_and_stops_no_other(notes, tmp_path):
+    sweep = [square(2, first="fail"), square(3)]
+    with pytest.raises(RunFailed, match=r"1 of 2 runs failed.*\nsquare of 2: OSError: no disk"):
+        run_sweep(sweep, tmp_path, quiet=True)
+    assert read_record(result_path(tmp_path, sweep[1])) is not None
+    assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [4, 9]
+
+
+def test_a_run_that_names_no_function_is_refused(tmp_path):
+    for name in ("nowhere:execute", "course.training:nothing", "no colon"):
+        with pytest.raises(ValueError, match="run: expected 'module:function'"):
+            run_one(square(3) | {"run": name}, tmp_path)
+
+
+def test_a_held_run_is_left_to_its_holder(notes, tmp_path):
+    child = sweep_in_a_child(tmp_path, [square(3, pause=30)])
+    wait_for(lambda: (notes / "starts").exists())
+    try:
+        assert run_one(square(3, pause=30), tmp_path) is None
+    finally:
+        child.kill()
+        child.wait()
+    # The lock died with its process: the next sweep takes the run over.
+    quick = square(3, pause=30)
+    (notes / "squares_task.py").write_text(TASK.replace("time.sleep", "bool"))
+    assert run_one(quick, tmp_path)["result"] == {"square": 9}
+
+
+def test_two_processes_share_one_folder(notes, tmp_path):
+    sweep = [square(n, pause=0.05) for n in range(12)]
+    children = [sweep_in_a_child(tmp_path, sweep) for _ in range(2)]
+    for child in children:
+        assert child.wait(timeout=60) == 0
+    assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [n**2 for n in range(12)]
+    assert starts(notes) == dict.fromkeys(range(12), 1)
+
+
+def sweep_in_a_child(folder: Path, sweep: list[dict]) -> subprocess.Popen:
+    code = (
+        "import json, sys; from pathlib import Path\n"
+        "from course.experiments.runner import run_sweep\n"
+        "run_sweep(json.loads(sys.argv[2]), Path(sys.argv[1]), quiet=True)"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, str(folder), json.dumps(sweep)])
+
+
+def wait_for(condition, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def test_several_jobs_at_a_time(notes, tmp_path):
+    sweep = [square(n, pause=0.02) for n in range(5)]
+    assert answers(run_sweep(sweep, tmp_path, jobs=2, quiet=True)) == [0, 1, 4, 9, 16]
+    assert starts(notes) == dict.fromkeys(range(5), 1)
+
+
+def test_dask_loses_nothing_with_a_worker(notes, tmp_path):
+    pytest.importorskip("distributed")
+    sweep = [square(n, pause=0.02, first="die" if n == 3 else "fine") for n in range(8)]
+    records = run_sweep(sweep, tmp_path, jobs=2, engine="dask", quiet=True)
+    assert answers(records) == [n**2 for n in range(8)]
+    assert [record["config"] for record in records] == sweep
+    assert starts(notes)[3] >= 2  # it did die, and was started again
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"engine": "cloud"}, "engine: expected one of local, dask"), ({"jobs": 0}, "jobs: expected")],
+)
+def test_bad_options_are_named(tmp_path, option, message):
+    with pytest.raises(ValueError, match=message):
+        run_sweep([square(2)], tmp_path, **option)
+
+
+def test_the_bar_ends_full_and_says_the_time_left(notes, tmp_path, capsys):
+    run_sweep([square(n) for n in (2, 3)], tmp_path)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "100%" in last and "left" in last
+
+
+def test_the_machine_is_described_without_names_of_places():
+    text = json.dumps(machine())
+    assert {"processor", "threads", "torch", "python"} <= machine().keys()
+    assert (
+        platform.node() not in text and os.sep + "home" not in text and str(Path.home()) not in text
+    )
+
+
+# -------------------------------------------------------------------------- a language-model run
+
+MODEL = {"E": 16, "L": 1, "H": 2, "max_length": 32, "positions": "learned"}
+TRAINING = {"steps": 40, "batch": 3, "window": 8, "lr": 1e-3, "warmup": 0}
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+    words = torch.randint(0, 60, (6000,), generator=torch.Generator().manual_seed(0)).tolist()
+    small = tokenize(" ".join(f"w{word}" for word in words), 280)
+    monkeypatch.setattr(language_model, "load_shakespeare", lambda: small)
+    return small
+
+
+def run_config(*, model: dict | None = None, training: dict | None = None, **more) -> dict:
+    return {
+        "experiment": "test",
+        "label": "small",
+        "run": "course.experiments.language_model:execute",
+        "seed": 1,
+        "model": MODEL | (model or {}),
+        "training": TRAINING | (training or {}),
+        "evaluate_every": 10,
+    } | more
+
+
+def test_a_run_is_its_config(corpus):
+    once, again = (language_model.execute(run_config(), Progress()) for _ in range(2))
+    assert once == again
+    assert once != language_model.execute(run_config(seed=2), Progress())
+    curve, result = once["curve"], once["result"]
+    assert curve["step"] == [10, 20, 30, 40] and len(curve["first"]) == 40
+    assert curve["train"][0] == pytest.approx(sum(curve["first"][:10]) / 10, abs=1e-4)
+    assert result["held_out"] == pytest.approx(math.exp(curve["held_out"][-1]), rel=1e-3)
+    assert result["best"] == pytest.approx(math.exp(min(curve["held_out"])), rel=1e-3)
+    assert language_model.first_losses(run_config(), 7) == curve["first"][:7]
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(corpus, tmp_path):
+    config = run_config()
+    expected = language_model.execute(config, Progress())
+
+    def killed(step: int) -> None:
+        if step == 30:
+            raise KeyboardInterrupt
+
+    steps: list[int] = []
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        language_model.execute(config, Progress(killed, checkpoint))
+    assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
+    assert steps == [30, 40]  # the checkpoint of step 20
+
+
+def test_a_run_that_diverges_is_a_result(corpus):
+    config = run_config(model={"norm": "none"}, training={"lr": 1e18})
+    result = language_model.execute(config, Progress())["result"]
+    assert result.keys() == {"parameters", "diverged_at"}
+    assert result["diverged_at"] < 40
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_same_targets_are_scored_at_every_width(corpus):
+    # A model without context cannot gain from more of it: equal targets, equal perplexity.
+    config = run_config(
+        model={"mixer": "none", "positions": "none"}, evaluation_windows=[8, 16, 32]
+    )
+    result = language_model.execute(config, Progress())["result"]
+    assert len({result[f"same targets {width}"] for width in (8, 16, 32)}) == 1
+
+
+def test_a_short_curve_still_ends_on_all_held_out_tokens(corpus):
+    full = language_model.execute(run_config(), Progress())
+    short = language_model.execute(run_config(curve_tokens=64), Progress())
+    assert short["result"]["held_out"] == full["result"]["held_out"]
+    assert short["curve"]["held_out"] != full["curve"]["held_out"]
+    assert "best" not in short["result"]
+
+
+def test_score_statistics_of_known_weights(corpus):
+    model = language_model.build(run_config(), corpus)
+    layer = model.blocks[0].mixer.attention
+    torch.nn.init.zeros_(layer.W_q.weight)
+    torch.nn.init.zeros_(layer.W_q.bias)
+    flat = language_model.score_statistics(model, corpus.held_out[:64], 16)
+    entropy = sum(math.log(t + 1) for t in range(8, 16)) / 8
+    assert flat == {"std": 0.0, "entropy": pytest.approx(entropy, abs=1e-3), "saturated": 0.0}
+    # A huge bias on queries makes the scores a function of the key alone, far apart.
+    torch.nn.init.constant_(layer.W_q.bias, 1e6)
+    sharp = language_model.score_statistics(model, corpus.held_out[:64], 16)
+    assert sharp["std"] > 1e5 and sharp["saturated"] > 0.99 and sharp["entropy"] < 0.05
+
+
+def test_the_spread_is_that_of_what_enters_the_softmax(corpus):
+    model = language_model.build(run_config(model={"H": 1, "D": 5}), corpus)
+    tokens = corpus.held_out[:64].reshape(-1, 16)
+    x = model.blocks[0].mixer_norm(model.embed(tokens))
+    q = x @ model.blocks[0].mixer.attention.W_q.weight.T + model.blocks[0].mixer.attention.W_q.bias
+    k = x @ model.blocks[0].mixer.attention.W_k.weight.T + model.blocks[0].mixer.attention.W_k.bias
+    scores = [
+        (q[b, t] @ k[b, s] / 5**0.5).item()
+        for b in range(4)
+        for t in range(8, 16)
+        for s in range(t + 1)
+    ]
+    expected = torch.tensor(scores).std().item()
+    found = language_model.score_statistics(model, corpus.held_out[:64], 16)
+    assert found["std"] == pytest.approx(expected, abs=1e-4)
+
+
+# ---------------------------------------------------------------------------- what is stored
+
+STORED = [record for name in EXPERIMENTS for record in load(name)]
+NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
+
+
+def test_every_declared_run_is_stored_and_nothing_else():
+    declared = {result_path(RESULTS, config) for name in EXPERIMENTS for config in configs(name)}
+    assert declared == set(RESULTS.rglob("*.json"))
+    assert len(STORED) == len(declared)
+
+
+@pytest.mark.parametrize("record", STORED, ids=NAMES)
+def test_a_stored_run_is_whole_small_and_says_where_it_ran(record):
+    path = result_path(RESULTS, record["config"])
+    assert path.stat().st_size < 10_000
+    assert {"date", "seconds", "machine", "curve", "result"} <= record.keys()
+    assert platform.node() not in path.read_text() and "/" not in record["machine"]["processor"]
+    model = language_model.TransformerConfig.from_dict(
+        {"vocab_size": 1024, **record["config"]["model"]}
+    )
+    built = language_model.Transformer(model).parameter_counts()["total"]
+    assert record["result"]["parameters"] == built
+
+
+def test_parameters_of_the_rungs():
+    counts = [record["result"]["parameters"] for record in load("ladder")]
+    rises = dict(zip([c["label"] for c in configs("ladder")][1:], _rises(counts), strict=True))
+    assert rises["+ 4 heads"] == 16_512 and rises["+ LayerNorm"] == 768
+    assert rises["mean"] == rises["learned weights + residual"] == 0
+
+
+def _rises(counts: list[int]) -> list[int]:
+    return [after - before for before, after in itertools.pairwise(counts)]
+
+
+def test_the_table_shows_means_and_spread_over_seeds():
+    records = [
+        {"config": {"label": "a"}, "date": "2026-01-02", "result": {"parameters": 1234, "train": x}}
+        for x in (2.0, 3.0, 4.0)
+    ]
+    records.append({"config": {"label": "b"}, "date": "2026-01-01", "result": {"parameters": 5}})
+    lines = table(records).splitlines()
+    assert lines[1].split() == ["a", "1,234", "3", "±", "1", "3"]
+    assert lines[2].split() == ["b", "5", "–", "1"]
+    assert lines[3] == "recorded 2026-01-01 to 2026-01-02"
+    assert table([]) == "nothing is stored"
+
+
+def test_unknown_names_are_refused():
+    for function in (load, configs):
+        with pytest.raises(ValueError, match="name: expected one of ladder"):
+            function("leader")
+
+
+# ------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def course(monkeypatch, tmp_path, capsys):
+    from course.cli import main
+
+    monkeypatch.setenv("COURSE_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> tuple[int, str]:
+        try:
+            status = main(["experiments", *arguments])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return call
+
+
+def test_list_and_table(course):
+    status, text = course("list")
+    assert status == 0 and all(name in text for name in EXPERIMENTS)
+    status, text = course("table", "ladder")
+    assert status == 0 and "no context" in text
+
+
+def test_own_runs_leave_the_package_alone(course, corpus, monkeypatch, tmp_path):
+    monkeypatch.setitem(EXPERIMENTS, "ladder", lambda: [run_config()])
+    before = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*.json")}
+    status, text = course("run", "ladder")
+    assert status == 0 and str(tmp_path / "cache" / "experiments") in text and "small" in text
+    assert course("run", "ladder", "--out", str(tmp_path / "mine"))[0] == 0
+    assert len(list((tmp_path / "mine").rglob("*.json"))) == 1
+    assert {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*.json")} == before
+
+
+def test_check_repeats_a_stored_run_and_sees_a_false_one(course, corpus, monkeypatch, tmp_path):
+    monkeypatch.setitem(EXPERIMENTS, "ladder", lambda: [run_config()])
+    course("run", "ladder", "--out", str(tmp_path))
+    status, text = course("run", "ladder", "--check", "--out", str(tmp_path))
+    assert status == 0 and text.startswith("✓ ladder, small, seed 1: 10 losses")
+    path = result_path(tmp_path, run_config())
+    record = read_record(path)
+    record["curve"]["first"][4] *= 1.002
+    write_record(path, record)
+    status, text = course("run", "ladder", "--check", "--out", str(tmp_path))
+    assert status == 1 and text.startswith("✗") and "2.0e-03 (above 0.001)" in text
+
+
+def test_check_without_the_text_says_what_to_do(course, monkeypatch, tmp_path):
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    status, text = course("run", "ladder", "--check")
+    assert status == 1 and "COURSE_DATA names the folder" in text
+
+
+@pytest.mark.parametrize("jobs", ["0", "two", "-1"])
+def test_jobs_must_be_a_number(course, jobs):
+    status, text = course("run", "ladder", "--jobs", jobs)
+    assert status == 2 and "expected a whole number of at least 1" in text
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_is_stored_can_be_repeated_here(course, name):
+    try:
+        if find_text() is None:
+            pytest.skip("Tiny Shakespeare is not on this machine: run `course data fetch`")
+    except (TextUnavailable, WrongText) as missing:
+        pytest.skip(str(missing))
+    status, text = course("run", name, "--check")
+    assert status == 0, text
