@@ -106,7 +106,7 @@ def _attend_large(function: Function) -> str | None:
 
 
 def _product(function: Function, A: Tensor, r: int) -> Tensor:
-    """``W_qᵀ W_k`` of the student's two matrices; says what is wrong with them if they are not two."""
+    """``W_qᵀ W_k`` of the student's answer; says what is wrong if it is not two matrices."""
 
     def multiplied(A: Tensor, r: int) -> Tensor | None:
         answer = function(A, r)
@@ -246,8 +246,8 @@ EXERCISES = (
         "effective_matrix",
         (
             ("shape", _effective_shape),
-            ("one head", _effective_one_head),
             ("who looks", _effective_places),
+            ("one head", _effective_one_head),
             ("blocks", _effective_blocks),
             ("values", _effective_values),
         ),
