@@ -80,7 +80,9 @@ def packages_fingerprint(tier: str) -> str:
 
 def course_fingerprint() -> str:
     """Changes when the package must be installed again: its metadata, or the folder it lies in."""
-    return fingerprint(str(ROOT), (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    relevant = {"project": table["project"], "setuptools": table["tool"]["setuptools"]}
+    return fingerprint(str(ROOT), json.dumps(relevant, sort_keys=True))
 
 
 def read_stamp() -> dict[str, str]:

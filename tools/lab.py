@@ -20,6 +20,7 @@ def lab_arguments(port: int) -> list[str]:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         f"--LabApp.default_url=/lab/tree/{FIRST}",
+        "--ServerApp.log_level=WARN",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",  # the usual one asks the package index

@@ -1,0 +1,302 @@
+"""The course in one picture: six steps, each drawn small, from a plain average to a circuit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from course.attention import attention_weights
+from course.averaging import mean_matrix
+from course.inputs import require_positive
+from course.plots import (
+    COLOURS,
+    INK,
+    QUIET,
+    Picture,
+    draw_matrix,
+    new_figure,
+    number,
+    style,
+)
+
+LAST_NOTEBOOK = 11
+WORDS = ("my", "cat", "lay", "on", "the", "mat")
+# Which earlier words help a word: drawn by hand, so that the second panel has something to show.
+RELATED = ((1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (5, 3))
+MEMORY_WIDTH = 32
+BLUE, RED = COLOURS[0], COLOURS[1]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One panel: its title, the notebooks that tell it, a caption and what draws it."""
+
+    title: str
+    first: int
+    last: int
+    caption: str
+    draw: Callable[[Axes], None]
+
+    def where(self, released: int) -> str:
+        """Which notebooks tell this step, and which of them are still to come."""
+        name = f"notebook {self.first:02d}"
+        if self.last > self.first:
+            name = f"notebooks {self.first:02d}–{self.last:02d}"
+        if released < self.first:
+            return f"{name} (later)"
+        return name if released >= self.last else f"{name} (after {released:02d}: later)"
+
+
+def course_picture(*, last: int) -> Picture:
+    """The six steps of the course; notebooks after number ``last`` are marked as still to come.
+
+    ``ValueError`` unless ``last`` is a notebook's number, 1 to 11.
+    """
+    require_positive("last", last)
+    if last > LAST_NOTEBOOK:
+        raise ValueError(f"last: expected a notebook's number up to {LAST_NOTEBOOK}, got {last}")
+    with style():
+        figure = new_figure(10.0, 6.6)
+        for number_, (axes, step) in enumerate(zip(figure.subplots(2, 3).flat, STEPS, strict=True)):
+            told = last >= step.first
+            axes.set_title(
+                f"{number_ + 1}  {step.title}", fontsize=12, color=INK if told else QUIET, pad=22
+            )
+            axes.text(
+                0,
+                1.035,
+                step.where(last),
+                transform=axes.transAxes,
+                fontsize=9,
+                color=BLUE if told else QUIET,
+            )
+            step.draw(axes)
+            axes.set_xlabel(step.caption, fontsize=9, color=INK, labelpad=8)
+    return Picture(figure, alt=_alt(), finding=_finding(last))
+
+
+def weighted_average_matrix() -> np.ndarray:
+    """[6, 6] causal softmax weights: a word that helps scores 2, the word itself 1, others 0."""
+    scores = torch.eye(len(WORDS), dtype=torch.float64)
+    for query, key in RELATED:
+        scores[query, key] = 2.0
+    nothing = torch.zeros(1, 1, len(WORDS), 1, dtype=torch.float64)
+    weights = attention_weights(nothing, nothing, bias=scores, causal=True)
+    return weights.reshape(len(WORDS), len(WORDS)).numpy()
+
+
+def memory_error(n_pairs: int, width: int = MEMORY_WIDTH) -> float:
+    """The law √((N−1)/D): relative error of one reading after N random pairs in a D-wide state."""
+    return float(np.sqrt((n_pairs - 1) / width))
+
+
+def _finding(released: int) -> str:
+    even, chosen = mean_matrix(len(WORDS))[-1, -1].item(), weighted_average_matrix()[-1].max()
+    to_come = "" if released == LAST_NOTEBOOK else f"; notebooks {released + 1:02d}–11 come later"
+    return (
+        f"Six steps: the plain average gives the last of {len(WORDS)} words {number(even, 2)} of "
+        f"everything; chosen weights give up to {number(float(chosen), 2)}; weights that factorise "
+        f"make a state you carry; it forgets (error {number(memory_error(MEMORY_WIDTH), 2)} after "
+        f"{MEMORY_WIDTH} pairs at width {MEMORY_WIDTH}); two layers find what one cannot{to_come}."
+    )
+
+
+def _alt() -> str:
+    return "Six panels in reading order. " + " ".join(
+        f"{place}: {step.title}. {step.caption.replace(chr(10), ' ')}"
+        for place, step in enumerate(STEPS, 1)
+    )
+
+
+# --- the panels ---------------------------------------------------------------------------------
+
+
+def _triangle(axes: Axes, matrix: np.ndarray) -> None:
+    future = np.triu(np.ones_like(matrix, dtype=bool), 1)
+    draw_matrix(axes, np.where(future, np.nan, matrix), signed=False, digits=2)
+    axes.set_xticks(range(len(WORDS)), WORDS, fontsize=8)
+    axes.set_yticks(range(len(WORDS)), WORDS, fontsize=8)
+
+
+def _draw_average(axes: Axes) -> None:
+    _triangle(axes, mean_matrix(len(WORDS)).numpy())
+
+
+def _draw_weights(axes: Axes) -> None:
+    _triangle(axes, weighted_average_matrix())
+
+
+def _draw_factors(axes: Axes) -> None:
+    """A 6×6 matrix of weights as the product of a 6×2 and a 2×6 one, all three drawn."""
+    angle = np.linspace(0.1, 1.45, 6)
+    queries = np.stack([np.cos(angle), np.sin(angle)], 1)
+    keys = np.stack([np.sin(2 * angle), np.cos(angle)], 0) * 0.9
+    _blank(axes, width=17.0, height=7.4)
+    for values, x, label in (
+        (queries @ keys, 0.2, "weight"),
+        (queries, 7.6, "φ(query)"),
+        (keys, 10.8, "φ(key)ᵀ"),
+    ):
+        high, wide = values.shape
+        axes.imshow(
+            values,
+            cmap="cividis",
+            vmin=0,
+            vmax=1,
+            extent=(x, x + wide, 3.6 - high / 2, 3.6 + high / 2),
+            interpolation="nearest",
+            aspect="auto",
+        )
+        axes.text(x + wide / 2, 3.6 + high / 2 + 0.25, label, ha="center", va="bottom", fontsize=9)
+    axes.text(6.9, 3.6, "=", ha="center", va="center", fontsize=15)
+    axes.text(10.2, 3.6, "·", ha="center", va="center", fontsize=18)
+    axes.set(xlim=(0, 17.0), ylim=(0, 7.4))
+
+
+def _draw_state(axes: Axes) -> None:
+    """Three states in a row: each takes in one pair and answers one query."""
+    _blank(axes, width=12, height=8)
+    for step, x in enumerate((2.0, 6.0, 10.0), 1):
+        _box(axes, x, 4, 1.9, 1.9, f"$S_{step}$", BLUE)
+        _arrow(axes, (x, 1.35), (x, 2.95), QUIET)
+        axes.text(x, 0.75, f"$k_{step}, v_{step}$", ha="center", va="center", fontsize=10)
+        _arrow(axes, (x, 5.05), (x, 6.65), RED)
+        axes.text(x, 7.2, f"$o_{step}$", ha="center", va="center", fontsize=10)
+    for left in (-1.0, 3.0, 7.0):
+        _arrow(axes, (max(left, -0.4), 4), (left + 1.95, 4), BLUE)
+    axes.set_xlim(-0.6, 12)
+
+
+def _draw_forgetting(axes: Axes) -> None:
+    pairs = np.arange(1, 65)
+    axes.plot(pairs, [memory_error(int(n)) for n in pairs], color=BLUE)
+    axes.plot([MEMORY_WIDTH], [memory_error(MEMORY_WIDTH)], "o", color=RED)
+    axes.annotate(
+        f"32 pairs: {number(memory_error(MEMORY_WIDTH), 2)}",
+        (MEMORY_WIDTH, memory_error(MEMORY_WIDTH)),
+        xytext=(8, -14),
+        textcoords="offset points",
+        fontsize=9,
+    )
+    axes.set(xlim=(0, 64), ylim=(0, 1.5), xticks=[1, 16, 32, 48, 64], yticks=[0, 0.5, 1])
+    axes.set_ylabel("error of a reading", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(True)
+
+
+def _draw_layers(axes: Axes) -> None:
+    """The induction circuit on "cat sat … cat": layer one looks one back, layer two matches."""
+    _blank(axes, width=12, height=8)
+    words = ("cat", "sat", "…", "cat", "?")
+    places = (1.2, 3.6, 6.0, 8.4, 10.8)
+    for row, label in ((4.0, "layer 1"), (7.1, "layer 2")):
+        axes.text(-0.1, row - 1.75, label, ha="left", va="center", fontsize=8, color=QUIET)
+    for word, x in zip(words, places, strict=True):
+        axes.text(x, 0.6, word, ha="center", va="center", fontsize=10)
+    for x in places[:4]:
+        for y in (1.5, 4.0, 6.6):
+            axes.plot([x], [y], "o", color=QUIET, markersize=5, zorder=3)
+        axes.plot([x, x], [1.5, 6.6], color="#d4d8dd", linewidth=1.5, zorder=1)
+    _arrow(axes, (places[0], 1.5), (places[1], 4.0), BLUE, width=2.2)
+    _arrow(axes, (places[1], 4.0), (places[3], 6.6), RED, width=2.2)
+    _arrow(axes, (places[3] + 0.2, 6.6), (places[4] - 0.6, 6.6), INK)
+    axes.text(places[4], 6.6, "sat", ha="center", va="center", fontsize=10, color=RED)
+    axes.text(places[1] + 0.25, 3.45, "“I follow cat”", fontsize=8, color=BLUE)
+    axes.text(places[1] + 2.6, 4.55, "who follows cat?", fontsize=8, color=RED)
+    axes.set_xlim(-0.3, 12)
+
+
+def _blank(axes: Axes, *, width: float, height: float) -> None:
+    axes.set(xlim=(0, width), ylim=(0, height), xticks=[], yticks=[])
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _box(
+    axes: Axes, x: float, y: float, width: float, height: float, text: str, colour: str
+) -> None:
+    box = FancyBboxPatch(
+        (x - width / 2, y - height / 2),
+        width,
+        height,
+        boxstyle="round,pad=0.05,rounding_size=0.2",
+        facecolor="#eaf2f9",
+        edgecolor=colour,
+        linewidth=1.5,
+    )
+    axes.add_patch(box)
+    axes.text(x, y, text, ha="center", va="center", fontsize=12)
+
+
+def _arrow(
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    colour: str,
+    *,
+    width: float = 1.6,
+) -> None:
+    axes.add_patch(
+        FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=12,
+            color=colour,
+            linewidth=width,
+            shrinkA=3,
+            shrinkB=3,
+            zorder=4,
+        )
+    )
+
+
+STEPS = (
+    Step(
+        "A plain average",
+        1,
+        1,
+        "Row t: the mean of the words so far.\nEvery word counts the same.",
+        _draw_average,
+    ),
+    Step(
+        "A weighted average",
+        2,
+        5,
+        "Each word asks, earlier words answer:\nthe weights come from the content.",
+        _draw_weights,
+    ),
+    Step(
+        "Weights that factorise",
+        6,
+        6,
+        "If a weight is a product of two features,\nthe big table need not be built.",
+        _draw_factors,
+    ),
+    Step(
+        "A state you carry",
+        7,
+        8,
+        "Sum the pairs once, word by word:\nattention becomes a recurrence.",
+        _draw_state,
+    ),
+    Step(
+        "What it forgets",
+        9,
+        10,
+        "Pairs written into a state of width 32.\nThe law √((N−1)/D): nothing is free.",
+        _draw_forgetting,
+    ),
+    Step(
+        "What two layers add",
+        11,
+        11,
+        "One layer marks, the next one looks\nfor the mark: a circuit.",
+        _draw_layers,
+    ),
+)
