@@ -1,0 +1,211 @@
+"""``course bench``: what this machine reaches, measured against its own matrix-multiply rate.
+
+All contenders of a bench are measured in one run, in turns, so that a busy machine slows each of
+them alike; the medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from course.inputs import require_positive
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Add ``course bench``."""
+    parser = subparsers.add_parser(
+        "bench", help="measure this machine against the limits that the notebooks state"
+    )
+    benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
+    train = benches.add_parser(
+        "train",
+        help="one training step of the one-block Shakespeare model",
+        description="Time one training step (forward, backward, AdamW) of the one-block "
+        "Shakespeare model three ways: by the course's loop, written out plainly, and with "
+        "PyTorch's encoder layer. Goal: at least 45 %% of the machine's matrix-multiply rate.",
+    )
+    train.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
+    train.add_argument("--json", action="store_true", help="print one JSON object instead")
+    train.set_defaults(run=_train_command)
+
+
+# ------------------------------------------------------------------------------------ measuring
+
+
+def median_seconds(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """The median seconds of each contender, called in turns after one call that does not count."""
+    require_positive("repeats", repeats)
+    for call in contenders.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            call()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+# ---------------------------------------------------------------------------------- bench train
+
+_E, _H, _V = 128, 4, 1024
+
+
+class PlainModel(nn.Module):
+    """A one-block pre-norm model as one writes it down first: a loop over heads, the mask, softmax.
+
+    Holds the parameters of the ``Transformer`` it is given and computes the same logits.
+    """
+
+    def __init__(self, source: nn.Module) -> None:
+        super().__init__()
+        self.source = source
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``tokens [B,T]`` → logits ``[B,T,V]``."""
+        model: Any = self.source
+        (block,) = model.blocks
+        attention, T = block.mixer.attention, tokens.shape[1]
+        x = model.tokens(tokens) + model.places.weight[:T]
+        stream = block.mixer_norm(x)
+        q, k, v = attention.W_q(stream), attention.W_k(stream), attention.W_v(stream)
+        future = torch.ones(T, T, dtype=torch.bool).triu(1)
+        outputs = []
+        for head in range(attention.H):
+            part = slice(head * attention.D, (head + 1) * attention.D)
+            scores = q[..., part] @ k[..., part].transpose(-2, -1) / attention.D**0.5
+            weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+            outputs.append(weights @ v[..., part])
+        x = x + attention.W_o(torch.cat(outputs, dim=-1))
+        return model.output(model.last_norm(x + block.feed_forward(block.feed_forward_norm(x))))
+
+
+class EncoderLayerModel(nn.Module):
+    """The same model around ``nn.TransformerEncoderLayer``, whose weights ``source`` must have."""
+
+    def __init__(self, source: nn.Module, layer: nn.TransformerEncoderLayer) -> None:
+        super().__init__()
+        self.source, self.layer = source, layer
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``tokens [B,T]`` → logits ``[B,T,V]``."""
+        model: Any = self.source
+        T = tokens.shape[1]
+        mask = nn.Transformer.generate_square_subsequent_mask(T)
+        x = model.tokens(tokens) + model.places.weight[:T]
+        return model.output(model.last_norm(self.layer(x, src_mask=mask, is_causal=True)))
+
+
+def shakespeare_models(T: int = 128) -> tuple[nn.Module, PlainModel, EncoderLayerModel]:
+    """The one-block model by the course, plainly, and by PyTorch's layer; equal weights."""
+    from course.transformer import Block, Transformer, TransformerConfig
+
+    config = TransformerConfig(_V, E=_E, L=1, H=_H, max_length=T, positions="learned")
+    models = [Transformer(config) for _ in range(3)]
+    layer = nn.TransformerEncoderLayer(
+        _E, _H, 4 * _E, dropout=0.0, activation=F.gelu, batch_first=True, norm_first=True
+    )
+    for model in models:
+        model.blocks[0] = Block.from_torch(layer)
+    return models[0], PlainModel(models[1]), EncoderLayerModel(models[2], layer)
+
+
+def step_operations(model: nn.Module, *, batch: int, T: int) -> int:
+    """Multiplications and additions in the matrix products of one step, forward and backward.
+
+    A product of the backward pass costs as much as its forward one, and there are two of them. Of
+    the scores only the visible half is counted.
+    """
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
+    visible_pairs = T * (T + 1) // 2
+    return 3 * batch * (2 * T * weights + 4 * _E * visible_pairs)
+
+
+def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str, Any]:
+    """Tokens a second, share of the matrix-multiply rate, and time relative to the course's loop.
+
+    Plain JSON types. Raises ``ValueError`` for sizes below 1.
+    """
+    from course.training import next_token_batches, train
+
+    for name, value in (("batch", batch), ("T", T), ("repeats", repeats)):
+        require_positive(name, value)
+    text = torch.randint(_V, (50 * T + 1,), generator=torch.Generator().manual_seed(0))
+    sampler = next_token_batches(text, batch=batch, window=T)
+    ours, plain, layer = shakespeare_models(T)
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+
+    def plain_step(model: nn.Module) -> Callable[[], None]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        generator = torch.Generator().manual_seed(0)
+
+        def step() -> None:
+            inputs, targets = sampler(generator)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+            optimizer.step()
+
+        return step
+
+    seconds = median_seconds(
+        {
+            "product": lambda: [a @ b for _ in range(8)],
+            "course.training.train": lambda: train(ours, sampler, steps=1, progress=False),
+            "plain loop": plain_step(plain),
+            "nn.TransformerEncoderLayer": plain_step(layer),
+        },
+        repeats,
+    )
+    rate = 8 * 2 * 1024**3 / seconds.pop("product")
+    operations = step_operations(ours, batch=batch, T=T)
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul_gflops": rate / 1e9,
+        "batch": batch,
+        "T": T,
+        "parameters": sum(p.numel() for p in ours.parameters()),
+        "gflop_per_step": operations / 1e9,
+        "contenders": {
+            name: {
+                "tokens_per_second": batch * T / value,
+                "share_of_matmul_rate": operations / value / rate,
+                "time_relative_to_course": value / seconds["course.training.train"],
+            }
+            for name, value in seconds.items()
+        },
+    }
+
+
+def _train_command(arguments: argparse.Namespace) -> int:
+    try:
+        found = bench_train(repeats=arguments.repeats)
+    except ValueError as error:
+        print(error)
+        return 2
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    print(
+        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
+        f"1,024 × 1,024 matrices, {found['threads']} thread(s)\n"
+        f"one block, E = {_E}, H = {_H}, V = {_V:,}, batch {found['batch']} × {found['T']} tokens: "
+        f"{found['parameters']:,} parameters, {found['gflop_per_step']:.1f} GFLOP a step\n"
+    )
+    print(f"{'':28}{'tokens/s':>10}{'of the product rate':>22}{'time':>8}")
+    for name, row in found["contenders"].items():
+        print(
+            f"{name:28}{row['tokens_per_second']:>10,.0f}{row['share_of_matmul_rate']:>22.0%}"
+            f"{row['time_relative_to_course']:>8.2f}"
+        )
+    share = found["contenders"]["course.training.train"]["share_of_matmul_rate"]
+    print(f"\ngoal: at least 45 % of the product rate: {'reached' if share >= 0.45 else 'missed'}")
+    return 0
