@@ -1,0 +1,335 @@
+"""What a layer costs: parameters, operations, bytes, the cache; formulas, and how to measure.
+
+One multiplication and one addition count as two operations (FLOPs). Softmax, norms and
+activations are left out of the operations: they are a few per element, not E per element.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from course.inputs import require_positive
+
+MIB = 2**20
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def block_parameters(E: int, *, hidden: int | None = None) -> dict[str, int]:
+    """Parameters of one block by part, and their ``total``: 12E² + 13E with ``hidden`` = 4E.
+
+    Four square matrices with biases, two feed-forward matrices with biases, two norms. Assumes
+    ``H·D = H·Dv = E``. Source: Radford et al. (2019), the GPT-2 block.
+    """
+    require_positive("E", E)
+    hidden = _hidden(E, hidden)
+    parts = {
+        "attention": 4 * (E * E + E),
+        "feed-forward": 2 * E * hidden + hidden + E if hidden else 0,
+        "norms": 4 * E if hidden else 2 * E,
+    }
+    return parts | {"total": sum(parts.values())}
+
+
+def model_parameters(
+    *,
+    vocab_size: int,
+    E: int,
+    L: int,
+    max_length: int = 0,
+    hidden: int | None = None,
+    tied: bool = True,
+) -> dict[str, int]:
+    """Parameters of a pre-norm model by part, and their ``total``.
+
+    ``max_length``: rows of a learned position table (0 = none). An untied output has a bias.
+    """
+    for name, value in (("vocab_size", vocab_size), ("E", E)):
+        require_positive(name, value)
+    for name, value in (("L", L), ("max_length", max_length)):
+        require_positive(name, value, minimum=0)
+    parts = {
+        "token table": vocab_size * E,
+        "positions": max_length * E,
+        "blocks": L * block_parameters(E, hidden=hidden)["total"],
+        "last norm": 2 * E,
+        "output": 0 if tied else vocab_size * E + vocab_size,
+    }
+    return parts | {"total": sum(parts.values())}
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+def visible_pairs(
+    T: int, S: int | None = None, *, causal: bool = False, window: int | None = None
+) -> int:
+    """How many of the ``T·S`` query–key pairs a mask lets through.
+
+    The last query stands at the last key. ``window=w``: the last ``w`` keys with ``causal``, else
+    the keys at a distance below ``w``. No mask is built: it costs ``O(T)``.
+    """
+    require_positive("T", T, minimum=0)
+    S = T if S is None else S
+    require_positive("S", S, minimum=0)
+    reach = max(T, S) if window is None else window
+    require_positive("window", reach, minimum=0 if window is None else 1)
+    place = np.arange(S - T, S)
+    first = np.maximum(place - reach + 1, 0)
+    last = place if causal else np.minimum(place + reach - 1, S - 1)
+    return int(np.maximum(np.minimum(last, S - 1) - first + 1, 0).sum())
+
+
+def block_flops(
+    T: int, *, E: int, hidden: int | None = None, pairs: int | None = None
+) -> dict[str, int]:
+    """Operations of one block's forward pass over one sequence, by part, and their ``total``.
+
+    ``projections`` 8TE² (q, k, v, output), ``attention`` 4E for each of ``pairs`` (None: T², what
+    a full square costs, masked or not), ``feed-forward`` 4TE·hidden. Attention equals the rest at
+    T = 6E. A backward pass costs twice the forward pass.
+    """
+    require_positive("T", T, minimum=0)
+    require_positive("E", E)
+    parts = {
+        "projections": 8 * T * E * E,
+        "attention": 4 * E * (T * T if pairs is None else pairs),
+        "feed-forward": 4 * T * E * _hidden(E, hidden),
+    }
+    return parts | {"total": sum(parts.values())}
+
+
+def model_flops(
+    T: int, *, vocab_size: int, E: int, L: int, hidden: int | None = None, pairs: int | None = None
+) -> dict[str, int]:
+    """Operations of a model's forward pass over one sequence of T tokens, and their ``total``."""
+    require_positive("vocab_size", vocab_size)
+    require_positive("L", L, minimum=0)
+    block = block_flops(T, E=E, hidden=hidden, pairs=pairs)
+    parts = {name: L * value for name, value in block.items() if name != "total"}
+    parts["output"] = 2 * T * E * vocab_size
+    return parts | {"total": sum(parts.values())}
+
+
+def softmax_flops(T: int, *, D: int, Dv: int | None = None, pairs: int | None = None) -> int:
+    """Operations of one head of softmax attention: ``2(D + Dv)`` for each pair (None: T²)."""
+    for name, value in (("D", D), ("Dv", D if Dv is None else Dv)):
+        require_positive(name, value)
+    return 2 * (D + (D if Dv is None else Dv)) * (T * T if pairs is None else pairs)
+
+
+def linear_flops(T: int, *, C: int, Dv: int) -> int:
+    """Operations of one head of linear attention with ``C`` features: ``4·T·C·Dv``.
+
+    Each token writes C·Dv cells and reads C·Dv cells. Equal to :func:`softmax_flops` at
+    T = 2·C·Dv/(D + Dv). Making the features is not counted.
+    """
+    require_positive("C", C)
+    require_positive("Dv", Dv)
+    return 4 * T * C * Dv
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def score_bytes(T: int, S: int | None = None, *, H: int = 1, itemsize: int = 4) -> int:
+    """Bytes of the score matrices of one sequence: ``H·T·S·itemsize``."""
+    return H * T * (T if S is None else S) * itemsize
+
+
+def cache_bytes_per_token(
+    *, L: int, kv_heads: int, D: int, Dv: int | None = None, itemsize: int = 2
+) -> int:
+    """Bytes of keys and values that one token leaves in a cache of ``L`` layers."""
+    for name, value in (("L", L), ("kv_heads", kv_heads), ("D", D), ("itemsize", itemsize)):
+        require_positive(name, value)
+    return L * kv_heads * (D + (D if Dv is None else Dv)) * itemsize
+
+
+def state_bytes(*, L: int, H: int, C: int, Dv: int, itemsize: int = 4) -> int:
+    """Bytes of the linear-attention states of ``L`` layers: ``C·Dv`` cells and z ``[C]`` a head."""
+    return L * H * (C * Dv + C) * itemsize
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """What a published model keeps a token: ``heads`` × (``D`` + ``Dv``) numbers a layer."""
+
+    name: str
+    kind: str
+    L: int
+    heads: int
+    D: int
+    Dv: int
+
+    def bytes_per_token(self, itemsize: int = 2) -> int:
+        """Bytes a token over all layers."""
+        return cache_bytes_per_token(
+            L=self.L, kv_heads=self.heads, D=self.D, Dv=self.Dv, itemsize=itemsize
+        )
+
+
+#: Shapes as their authors published them. Latent: one vector of 512 that serves as key and value,
+#: and 64 numbers of key for the rotation, so D = 64 and Dv = 512 count what is stored.
+CACHE_SHAPES = (
+    CacheShape("GPT-2 small", "multi-head", L=12, heads=12, D=64, Dv=64),
+    CacheShape("Llama 2 7B", "multi-head", L=32, heads=32, D=128, Dv=128),
+    CacheShape("Llama 2 70B", "grouped", L=80, heads=8, D=128, Dv=128),
+    CacheShape("Llama 3 8B", "grouped", L=32, heads=8, D=128, Dv=128),
+    CacheShape("Falcon 7B", "multi-query", L=32, heads=1, D=64, Dv=64),
+    CacheShape("DeepSeek-V2", "latent", L=60, heads=1, D=64, Dv=512),
+)
+
+
+def naive_traffic(T: int, *, D: int, Dv: int | None = None, itemsize: int = 2) -> int:
+    """Bytes between memory and chip for one head when the T×T matrix is stored.
+
+    Read q, k; write scores; read scores, write weights; read weights and v; write the output.
+    Source: Dao et al., "FlashAttention" (2022), algorithm 0.
+    """
+    Dv = D if Dv is None else Dv
+    return itemsize * (2 * T * D + 4 * T * T + 2 * T * Dv)
+
+
+def tiled_traffic(
+    T: int, *, D: int, Dv: int | None = None, tile: int = 64, itemsize: int = 2
+) -> int:
+    """The same when ``tile`` queries at a time meet all keys and no T×T matrix is stored.
+
+    q is read and the output written once; k and v are read once a tile of queries. For long T the
+    traffic is that of :func:`naive_traffic` divided by 4·tile/(D + Dv): larger tiles move less.
+    Source: Dao, "FlashAttention-2" (2023), algorithm 1.
+    """
+    require_positive("tile", tile)
+    Dv = D if Dv is None else Dv
+    return itemsize * (T * (D + Dv) + -(-T // tile) * T * (D + Dv))
+
+
+# --- the roofline --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine's two limits: operations a second, and bytes a second from its main memory."""
+
+    name: str
+    flops: float
+    bandwidth: float
+
+    @property
+    def ridge(self) -> float:
+        """Operations a byte from which on arithmetic is the limit."""
+        return self.flops / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """Operations a second at ``intensity`` operations a byte, at best."""
+        return min(self.flops, intensity * self.bandwidth)
+
+    def seconds(self, flops: float, nbytes: float) -> float:
+        """The least time for that much arithmetic and traffic, perfectly overlapped."""
+        return max(flops / self.flops, nbytes / self.bandwidth)
+
+
+#: Data-sheet numbers: dense 16-bit matrix products with 32-bit sums, and memory bandwidth.
+GPUS = (
+    Machine("T4", 65e12, 320e9),
+    Machine("L4", 121e12, 300e9),
+    Machine("A100 80GB SXM", 312e12, 2_039e9),
+    Machine("H100 SXM", 989e12, 3_350e9),
+    Machine("H200 SXM", 989e12, 4_800e9),
+)
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def seconds(call: Callable[[], object], *, repeats: int = 5) -> float:
+    """The median wall time of ``call()`` in seconds, after one call that is not counted."""
+    require_positive("repeats", repeats)
+    call()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """The exponent p of the power law ``y = c·x^p`` that fits best, both axes logarithmic."""
+    if len(x) != len(y) or len(set(x)) < 2 or min(*x, *y) <= 0:
+        raise ValueError(
+            f"x, y: expected equally many positive numbers and two different x, got {x} and {y}"
+        )
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def peak_memory(statement: str, *, setup: str = "pass") -> int:
+    """Bytes that ``statement`` needs beyond what is in use before it, at its highest point.
+
+    Both are Python source, as in ``timeit``. They run in a child process with one thread, so that
+    nothing of the caller counts and nothing of it is freed late; the statement runs twice, and
+    the second run counts. The peak is what the operating system saw (``VmHWM``, reset before
+    the run, on Linux; ``ru_maxrss`` elsewhere), so the resolution is about 1 MiB.
+
+    Raises ``RuntimeError`` with the child's error, or where a process cannot read its peak
+    (Windows).
+    """
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD, json.dumps({"setup": setup, "statement": statement})],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    if child.returncode:
+        raise RuntimeError(f"peak_memory: the child process failed:\n{child.stderr.strip()}")
+    return int(child.stdout.split()[-1])
+
+
+_CHILD = """
+import gc, json, sys
+try:
+    import resource
+except ImportError:
+    sys.exit("this system does not tell a process its peak memory")
+import ctypes
+job = json.loads(sys.argv[1])
+linux = sys.platform == "linux"
+def status(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
+def trim():
+    gc.collect()
+    if linux and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
+def peak():
+    if linux:
+        return status("VmHWM")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+names = {}
+exec(job["setup"], names)
+code = compile(job["statement"], "<statement>", "exec")
+if linux:  # elsewhere the peak cannot be reset: the first run would hide the second
+    exec(code, dict(names))
+    trim()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+before = status("VmRSS") if linux else peak()
+exec(code, dict(names))
+print(peak() - before)
+"""
+
+
+def _hidden(E: int, hidden: int | None) -> int:
+    if hidden is not None:
+        require_positive("hidden", hidden, minimum=0)
+    return 4 * E if hidden is None else hidden

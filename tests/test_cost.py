@@ -1,0 +1,235 @@
+"""The formulas against models, masks and counted operations; the meters against known amounts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from course import cost
+from course.attention import causal_mask
+from course.transformer import GPT2_SMALL, Transformer, TransformerConfig
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def test_gpt2_small() -> None:
+    counts = cost.model_parameters(vocab_size=50_257, E=768, L=12, max_length=1_024)
+    assert counts["total"] == 124_439_808
+    assert counts["token table"] == 38_597_376 and counts["positions"] == 786_432
+    assert cost.block_parameters(768)["total"] == 7_087_872 == 12 * 768**2 + 13 * 768
+    assert counts["blocks"] == 85_054_464 and counts["last norm"] == 1_536
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2_SMALL,
+        TransformerConfig(vocab_size=11, E=12, L=2, H=3, max_length=9, positions="learned"),
+        TransformerConfig(vocab_size=11, E=12, L=3, H=3, hidden=20, tied=True),
+        TransformerConfig(vocab_size=11, E=12, L=1, H=3, hidden=0),
+        TransformerConfig(vocab_size=11, E=12, L=0, H=3),
+    ],
+)
+def test_the_formula_counts_what_the_model_has(config: TransformerConfig) -> None:
+    with torch.device("meta"):
+        model = Transformer(config)
+    assert model.parameter_counts() == cost.model_parameters(
+        vocab_size=config.vocab_size,
+        E=config.E,
+        L=config.L,
+        max_length=config.max_length if config.positions == "learned" else 0,
+        hidden=config.hidden,
+        tied=config.tied,
+    )
+
+
+def test_the_feed_forward_share_tends_to_two_thirds() -> None:
+    def share(E: int) -> float:
+        counts = cost.block_parameters(E)
+        return counts["feed-forward"] / counts["total"]
+
+    assert share(16) == pytest.approx(0.649, abs=5e-4)
+    assert share(10_000) == pytest.approx(2 / 3, abs=1e-4)
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 9), st.integers(0, 9), st.booleans(), st.one_of(st.none(), st.integers(1, 11))
+)
+def test_pairs_are_the_ones_of_the_mask(T: int, S: int, causal: bool, window: int | None) -> None:
+    if causal:
+        mask = causal_mask(T, S, window)
+    else:
+        distance = torch.arange(S - T, S)[:, None] - torch.arange(S)
+        mask = distance.abs() < (100 if window is None else window)
+    assert cost.visible_pairs(T, S, causal=causal, window=window) == int(mask.sum())
+
+
+def counted(call) -> int:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    T, E, V, L = 9, 12, 11, 2
+    config = TransformerConfig(vocab_size=V, E=E, L=L, H=3, hidden=20, max_length=T)
+    model, tokens = Transformer(config), torch.zeros(1, T, dtype=torch.int64)
+    expected = cost.model_flops(T, vocab_size=V, E=E, L=L, hidden=20)
+    # The readable path makes the weights twice: once for the output, once to show them.
+    extra = L * 2 * T * T * E
+    assert counted(lambda: model.forward_with_maps(tokens)) == expected["total"] + extra
+    assert expected["output"] == 2 * T * E * V
+
+
+def test_one_head_costs_what_torch_counts() -> None:
+    T, D, Dv, C = 7, 3, 5, 4
+    q, k, v, f = torch.randn(T, D), torch.randn(T, D), torch.randn(T, Dv), torch.randn(T, C)
+    assert cost.softmax_flops(T, D=D, Dv=Dv) == counted(lambda: (q @ k.T) @ v)
+    assert cost.linear_flops(T, C=C, Dv=Dv) == counted(lambda: f @ (f.T @ v))
+
+
+def test_the_crossings_of_the_ledger() -> None:
+    E = 64
+    parts = cost.block_flops(6 * E, E=E)
+    assert 2 * parts["attention"] == parts["total"]
+    assert cost.softmax_flops(64, D=64) == cost.linear_flops(64, C=64, Dv=64)
+    C, D, Dv = 1 + 16 + 16 * 16, 16, 64
+    T = 2 * C * Dv / (D + Dv)
+    assert cost.softmax_flops(round(T * 10), D=D, Dv=Dv) == pytest.approx(
+        10 * cost.linear_flops(round(T * 10), C=C, Dv=Dv), rel=1e-3
+    )
+    assert cost.block_flops(10, E=4, pairs=cost.visible_pairs(10, causal=True))["attention"] == (
+        4 * 4 * 55
+    )
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def test_bytes_of_the_ledger() -> None:
+    assert cost.score_bytes(128, H=8) == cost.MIB // 2
+    assert cost.score_bytes(16_384, H=8) == 8_192 * cost.MIB
+    assert cost.score_bytes(3, 5, H=2, itemsize=2) == torch.zeros(2, 3, 5).half().nbytes
+    assert 5_000 * cost.cache_bytes_per_token(L=50, kv_heads=20, D=1_000) == 20_000_000_000
+    assert cost.state_bytes(L=1, H=1, C=64, Dv=64) == 16_640
+
+
+def test_the_cache_formula_is_what_a_model_keeps() -> None:
+    config = TransformerConfig(vocab_size=11, E=12, L=2, H=3, D=5, Dv=2)
+    _, cache = Transformer(config).decode(torch.zeros(1, 7, dtype=torch.int64))
+    per_token = cost.cache_bytes_per_token(L=2, kv_heads=3, D=5, Dv=2, itemsize=4)
+    assert cache.nbytes() == 7 * per_token
+
+
+def test_published_shapes() -> None:
+    sizes = {shape.name: shape.bytes_per_token() for shape in cost.CACHE_SHAPES}
+    assert sizes["GPT-2 small"] == 36_864
+    assert sizes["Llama 2 7B"] == 4 * sizes["Llama 3 8B"] == 524_288
+    assert sizes["Falcon 7B"] == 8_192
+    assert sizes["DeepSeek-V2"] == 69_120
+
+
+def test_traffic_is_what_a_walk_over_the_tiles_moves() -> None:
+    T, D, Dv, tile = 10, 3, 5, 4
+    moved = 0
+    for start in range(0, T, tile):
+        rows = min(tile, T - start)
+        moved += rows * D + T * D + T * Dv + rows * Dv
+    assert cost.tiled_traffic(T, D=D, Dv=Dv, tile=tile, itemsize=2) == 2 * moved
+    scores = T * T
+    reads = (T * D + T * D) + scores + (scores + T * Dv)
+    writes = scores + scores + T * Dv
+    assert cost.naive_traffic(T, D=D, Dv=Dv, itemsize=4) == 4 * (reads + writes)
+    for tile in (64, 128):
+        gain = cost.naive_traffic(2**17, D=64) / cost.tiled_traffic(2**17, D=64, tile=tile)
+        assert gain == pytest.approx(4 * tile / (64 + 64), rel=0.01)
+
+
+def test_the_roofline_has_a_slope_and_a_flat_part() -> None:
+    machine = cost.Machine("toy", flops=100.0, bandwidth=10.0)
+    assert machine.ridge == 10
+    assert [machine.attainable(i) for i in (1, 10, 50)] == [10, 100, 100]
+    assert machine.seconds(flops=200, nbytes=10) == 2
+    assert machine.seconds(flops=10, nbytes=200) == 20
+    assert all(40 < gpu.ridge < 500 for gpu in cost.GPUS)
+
+
+# --- the meters ----------------------------------------------------------------------------------
+
+
+def test_slope_finds_the_exponent() -> None:
+    x = np.array([1_024, 2_048, 4_096])
+    assert cost.slope(x, 3e-7 * x**1.7) == pytest.approx(1.7)
+    assert cost.slope([1, 2], [5, 5]) == pytest.approx(0)
+
+
+def test_seconds_is_the_median_without_the_first_call(monkeypatch) -> None:
+    clock, waits = [0.0], iter([100.0, 3.0, 1.0, 2.0])
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+
+    def call() -> None:
+        clock[0] += next(waits)
+
+    assert cost.seconds(call, repeats=3) == 2.0
+
+
+@pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows does not tell the peak")
+@pytest.mark.parametrize("mib", [24, 96])
+def test_peak_memory_of_a_known_allocation(mib: int) -> None:
+    numbers = mib * cost.MIB // 4
+    setup = f"kept = torch.ones({50 * cost.MIB // 4})"
+    peak = cost.peak_memory(
+        f"a = torch.ones({numbers}); del a; b = torch.ones(10)", setup="import torch; " + setup
+    )
+    assert peak == pytest.approx(mib * cost.MIB, rel=0.1)
+
+
+@pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows does not tell the peak")
+def test_peak_memory_of_attention_is_a_few_score_matrices() -> None:
+    T, H = 1_024, 4
+    setup = f"""
+import torch
+from course.attention import softmax_attention
+q = k = v = torch.randn(1, {H}, {T}, 16)
+"""
+    peak = cost.peak_memory("softmax_attention(q, k, v, causal=True)", setup=setup)
+    matrices = peak / cost.score_bytes(T, H=H)
+    assert 1.9 < matrices < 6
+    fused = cost.peak_memory(
+        "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        setup=setup + "from torch.nn import functional as F",
+    )
+    assert fused < 0.25 * peak
+
+
+def test_a_failing_child_says_why() -> None:
+    with pytest.raises(RuntimeError, match="name 'nonsense' is not defined"):
+        cost.peak_memory("nonsense")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cost.block_parameters(0), "E: expected a whole number"),
+        (lambda: cost.block_parameters(4, hidden=-1), "hidden: expected"),
+        (lambda: cost.model_parameters(vocab_size=0, E=4, L=1), "vocab_size: expected"),
+        (lambda: cost.block_flops(-1, E=4), "T: expected"),
+        (lambda: cost.visible_pairs(4, window=0), "window: expected"),
+        (lambda: cost.cache_bytes_per_token(L=1, kv_heads=0, D=4), "kv_heads: expected"),
+        (lambda: cost.tiled_traffic(4, D=4, tile=0), "tile: expected"),
+        (lambda: cost.linear_flops(4, C=0, Dv=4), "C: expected"),
+        (lambda: cost.slope([1, 1], [2, 3]), "two different x"),
+        (lambda: cost.slope([1, 2], [2, 0]), "positive numbers"),
+        (lambda: cost.seconds(lambda: None, repeats=0), "repeats: expected"),
+    ],
+)
+def test_bad_input_is_named(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
