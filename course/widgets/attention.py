@@ -154,9 +154,7 @@ class AttentionExplorer(Explorer):
         """New colours, and new labels when the sentence is new."""
         words = arrays["words"]
         hidden = np.where(arrays["visible"], arrays["weights"], np.nan)
-        for (_, image, cells), matrix in zip(
-            self._maps, (arrays["scores"], hidden), strict=True
-        ):
+        for (_, image, cells), matrix in zip(self._maps, (arrays["scores"], hidden), strict=True):
             image.set_data(matrix)
             edge = len(words) - 0.5
             image.set_extent((-0.5, edge, edge, -0.5))

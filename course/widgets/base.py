@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -67,15 +66,17 @@ class Slider:
             step=self.step,
             description=self.label,
             readout=False,
+            tooltip="The arrow keys move it; the field beside it takes a number.",
             style={"description_width": _LABEL_WIDTH},
             layout=ipw.Layout(width="21em"),
         )
         field = ipw.Text(
             value=_text(self.value),
             continuous_update=False,
-            # With no description, ipywidgets puts the tooltip on the input: its accessible name.
-            tooltip=f"{self.label}: a number from {_text(self.low)} to {_text(self.high)}",
-            layout=ipw.Layout(width="4.5em"),
+            # The name that a screen reader speaks; eyes have read it before the slider.
+            description=f"{self.label}, a number from {_text(self.low)} to {_text(self.high)}",
+            style={"description_width": "0px"},
+            layout=ipw.Layout(width="4.8em"),
         )
         _listen(slider, receive)
         _listen(field, receive)
@@ -200,8 +201,7 @@ class Explorer(ipw.VBox):
     values of the controls; ``ValueError`` on an unknown name or a value that the control refuses.
 
     Displayed in a notebook it also leaves its picture (with alt text) and its status sentence, so
-    that a reader without a kernel sees both. While notebooks are authored (``COURSE_AUTHORING=1``)
-    it leaves only those: a stored link to a widget of a kernel that is gone hides the picture.
+    that a reader without a kernel sees both.
     """
 
     title: ClassVar[str]
@@ -369,8 +369,8 @@ class Explorer(ipw.VBox):
             else ""
         )
         self._save.value = (
-            f'<a class="jupyter-widgets jupyter-button widget-button" href="{source}" '
-            f'download="{self._file_name()}">Save PNG</a>'
+            f'<a class="jupyter-widgets jupyter-button widget-button" style="margin: 0" '
+            f'href="{source}" download="{self._file_name()}">Save PNG</a>'
         )
 
     def _file_name(self) -> str:
@@ -384,7 +384,7 @@ class Explorer(ipw.VBox):
         self, include: object = None, exclude: object = None, **options: object
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         data: dict[str, Any] = {"image/png": self.png(), "text/plain": self.status}
-        if _kernel_is_live() and os.environ.get("COURSE_AUTHORING") != "1":
+        if _kernel_is_live():
             data = {**(super()._repr_mimebundle_(**options) or {}), **data}
         width, height = (round(x * CSS_PIXELS_PER_INCH) for x in self.figure.get_size_inches())
         shown = {"alt": self.alt(self.values, self.arrays), "width": width, "height": height}

@@ -1,0 +1,223 @@
+"""The explorers in a real JupyterLab: seen without a kernel, moved by keyboard, saved, wrong input.
+
+Screenshots go to ``COURSE_SCREENSHOTS`` if that names a folder, else to pytest's temporary one.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course.widgets import AttentionExplorer, Explorer, RowExplorer
+from tests.browser.lab import TOKEN, find_browser, serve
+
+pytestmark = pytest.mark.browser
+
+if find_browser() is None:
+    pytest.skip(
+        "no Chromium here (set COURSE_BROWSER to one): explorers not tried in a browser",
+        allow_module_level=True,
+    )
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a failure is still a failure
+EXPLORERS: tuple[type[Explorer], ...] = (RowExplorer, AttentionExplorer)
+
+
+def stored_notebook() -> nbformat.NotebookNode:
+    """A notebook as the course stores it: executed, with pictures and sentences, no live view."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    for count, explorer in enumerate(EXPLORERS, 1):
+        data, metadata = explorer()._repr_mimebundle_()
+        data["image/png"] = base64.b64encode(data["image/png"]).decode()
+        cell = nbformat.v4.new_code_cell(
+            f"from course.widgets import {explorer.__name__}\n{explorer.__name__}()",
+            execution_count=count,
+        )
+        cell.outputs = [
+            nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=count)
+        ]
+        notebook.cells.append(cell)
+    return notebook
+
+
+class Lab:
+    """One page on one notebook, with everything the console complained about."""
+
+    def __init__(self, page: object, shots: Path) -> None:
+        self.page: playwright.Page = page
+        self.shots = shots
+        self.complaints: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._note)
+
+    def _note(self, message: object) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+    def output(self, index: int) -> playwright.Locator:
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-OutputArea")
+
+    def run(self, index: int) -> None:
+        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
+        cell.locator(".cm-content").click()
+        self.page.keyboard.press("Shift+Enter")
+        cell.locator("[role=status]").wait_for(timeout=PATIENCE)
+
+    def shoot(self, name: str) -> None:
+        self.page.screenshot(path=self.shots / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder, private = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter")
+    nbformat.write(stored_notebook(), folder / "explorers.ipynb")
+    shots = Path(os.environ.get("COURSE_SCREENSHOTS") or tmp_path_factory.mktemp("shots"))
+    with serve(folder, private) as address, playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=find_browser(),
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-background-networking",
+                "--no-proxy-server",
+            ],
+        )
+        page = browser.new_page(viewport={"width": 1300, "height": 1250})
+        page.set_default_timeout(PATIENCE)
+        opened = Lab(page, shots)
+        page.goto(f"{address}/lab/tree/explorers.ipynb?token={TOKEN}", timeout=PATIENCE)
+        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+        yield opened
+        browser.close()
+
+
+def test_a_stored_explorer_is_a_picture_before_anything_runs(lab: Lab) -> None:
+    for index in range(len(EXPLORERS)):
+        lab.output(index).locator("img").wait_for()
+    lab.shoot("1-stored")
+
+
+def test_running_the_cell_shows_a_live_explorer(lab: Lab) -> None:
+    for index, explorer in enumerate(EXPLORERS):
+        lab.run(index)
+        status = lab.output(index).locator("[role=status]").inner_text()
+        assert status == explorer().status
+    lab.shoot("2-live")
+
+
+def test_arrow_keys_move_a_slider_and_picture_and_sentence_follow(lab: Lab) -> None:
+    output = lab.output(0)
+    status, image = output.locator("[role=status]"), output.locator("img")
+    sentence, picture, alt = (
+        status.inner_text(),
+        image.get_attribute("src"),
+        image.get_attribute("alt"),
+    )
+    handle = output.locator(".widget-slider", has_text="Temperature").locator(".noUi-handle")
+    handle.focus()
+    start = time.perf_counter()
+    for _ in range(3):
+        lab.page.keyboard.press("ArrowRight")
+    field = output.get_by_role("textbox", name="Temperature")
+    playwright.expect(field).to_have_value("1.3", timeout=PATIENCE)
+    moved = RowExplorer(temperature=1.3).status
+    assert moved != sentence
+    playwright.expect(status).to_have_text(moved, timeout=PATIENCE)
+    print(f"three arrow keys to the last picture: {time.perf_counter() - start:.2f} s")
+    assert image.get_attribute("src") != picture
+    assert image.get_attribute("alt") != alt
+    lab.shoot("3-moved")
+
+
+def test_the_number_field_moves_the_slider(lab: Lab) -> None:
+    output = lab.output(0)
+    field = output.get_by_role("textbox", name="Temperature")
+    field.fill("0")
+    field.press("Enter")
+    playwright.expect(output.locator("[role=status]")).to_have_text(
+        RowExplorer(temperature=0).status, timeout=PATIENCE
+    )
+    handle = output.locator(".widget-slider", has_text="Temperature").locator(".noUi-handle")
+    assert float(handle.get_attribute("aria-valuenow")) == 0
+
+
+def test_letters_in_a_number_field_get_a_sentence_and_the_value_stays(lab: Lab) -> None:
+    output = lab.output(0)
+    field = output.get_by_role("textbox", name="Temperature")
+    field.fill("warm")
+    field.press("Enter")
+    alert = output.locator("[role=alert]")
+    playwright.expect(alert).to_have_text(
+        "Temperature: expected a number from 0 to 10, got “warm”. It stays at 0.", timeout=PATIENCE
+    )
+    playwright.expect(field).to_have_value("0", timeout=PATIENCE)
+    lab.shoot("4-letters")
+    field.fill("2")
+    field.press("Enter")
+    playwright.expect(alert).to_have_count(0, timeout=PATIENCE)
+
+
+def test_a_sentence_of_two_hundred_words_gets_a_sentence(lab: Lab) -> None:
+    output = lab.output(1)
+    field = output.get_by_role("textbox", name="Sentence")
+    kept = field.input_value()
+    field.fill("word " * 200)
+    field.press("Enter")
+    playwright.expect(output.locator("[role=alert]")).to_contain_text(
+        "expected 1 to 40 words, got 200", timeout=PATIENCE
+    )
+    playwright.expect(field).to_have_value(kept, timeout=PATIENCE)
+
+
+def test_own_sentence_and_two_roles(lab: Lab) -> None:
+    output = lab.output(1)
+    field = output.get_by_role("textbox", name="Sentence")
+    field.fill("the dog saw the <b>dog</b> & $x$")
+    field.press("Enter")
+    output.get_by_role("combobox", name="Roles").select_option("two roles: q ≠ k")
+    wanted = AttentionExplorer(
+        sentence="the dog saw the <b>dog</b> & $x$", roles="two roles: q ≠ k"
+    )
+    playwright.expect(output.locator("[role=status]")).to_have_text(wanted.status, timeout=PATIENCE)
+    output.locator("[role=status]").scroll_into_view_if_needed()
+    lab.shoot("5-own-sentence")
+
+
+def test_every_control_has_a_name_that_a_screen_reader_reads(lab: Lab) -> None:
+    for index, explorer in enumerate(EXPLORERS):
+        output = lab.output(index)
+        roles = {"Slider": "textbox", "Choice": "combobox", "Switch": "checkbox"}
+        for control in explorer.controls.values():
+            role = roles.get(type(control).__name__, "textbox")
+            assert output.get_by_role(role, name=control.label).count() == 1, control.label
+        # ipywidgets names no slider handle itself; its label must stand in the same group.
+        for handle in output.locator(".widget-slider").all():
+            assert handle.locator("label").inner_text().strip()
+
+
+def test_save_png_downloads_the_picture_and_reset_goes_back(lab: Lab) -> None:
+    output = lab.output(0)
+    with lab.page.expect_download() as download:
+        output.get_by_role("link", name="Save PNG").click()
+    assert download.value.suggested_filename == "row-explorer.png"
+    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+    output.get_by_role("button", name="Reset").click()
+    playwright.expect(output.locator("[role=status]")).to_have_text(
+        RowExplorer().status, timeout=PATIENCE
+    )
+
+
+def test_the_console_stayed_clean(lab: Lab) -> None:
+    assert lab.complaints == []
