@@ -101,12 +101,12 @@ def scale() -> list[dict[str, Any]]:
 
 
 def positions() -> list[dict[str, Any]]:
-    """Trained at window 64, evaluated at 64, 128 and 256 (row 3.6); two blocks."""
+    """Trained at window 64, evaluated at 64, 128 and 256 (row 3.6); one block."""
     return [
         _run(
             "positions",
             scheme,
-            {**_ONE_BLOCK, "L": 2, "positions": scheme, "max_length": 256},
+            {**_ONE_BLOCK, "positions": scheme, "max_length": 256},
             {"steps": 1500, "batch": 16, "window": 64},
             seed=seed,
             evaluation_windows=[64, 128, 256],
