@@ -87,12 +87,17 @@ _P = ParamSpec("_P")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The course's matplotlib settings; artists made inside keep them."""
+    """The course's matplotlib settings; artists made inside keep them.
+
+    A letter that the font lacks (a reader's own word may have some) is drawn as a box, quietly.
+    """
     # Only our own keys: rc_context copies all three hundred, a tenth of an explorer's redraw.
     saved = {key: rcParams[key] for key in _STYLE}
     rcParams.update(_STYLE)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+            yield
     finally:
         rcParams.update(saved)
 
@@ -109,8 +114,7 @@ def freeze(figure: Figure) -> None:
     """Lay the figure out once and keep that layout: later drawing is faster and does not move."""
     if figure.get_layout_engine() is None:
         return
-    with style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+    with style():
         figure.draw_without_rendering()
     figure.set_layout_engine(None)
 
@@ -118,9 +122,7 @@ def freeze(figure: Figure) -> None:
 def png(figure: Figure, *, compress_level: int = 9) -> bytes:
     """The figure as PNG bytes: the same figure gives the same bytes (no date, no software name)."""
     freeze(figure)  # each further pass of the layout would move it a little, and change the bytes
-    with style(), warnings.catch_warnings():
-        # A reader's own word may have letters that the font lacks: it is drawn as a box, quietly.
-        warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+    with style():
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
     pixels = Image.fromarray(np.asarray(canvas.buffer_rgba()))
@@ -214,13 +216,12 @@ def label_tokens(
     rows: Sequence[str] | None,
     columns: Sequence[str] | None,
     upright: bool | None = None,
-) -> float:
+) -> None:
     """Write tokens beside the rows and under the columns of a heat map; size follows their number.
 
     ``upright`` None turns the columns' tokens when they would touch. Tokens are drawn as they are:
-    a ``$`` in a word starts no formula. Returns the font size of the last axis.
+    a ``$`` in a word starts no formula.
     """
-    size = 9.0
     for axis, words in ((axes.yaxis, rows), (axes.xaxis, columns)):
         if words is not None:
             size = float(np.clip(195 / max(len(words), 1), 5.5, 9.0))
@@ -230,7 +231,6 @@ def label_tokens(
         if upright is None:
             upright = max((len(short(w)) for w in columns), default=0) * len(columns) <= 34
         axes.tick_params(axis="x", labelrotation=0 if upright else 90)
-    return size
 
 
 def draw_matrix(

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from course.attention import attention_weights
-from course.plots import SIGNED, WEIGHTS, colour_map, label_tokens, number, readable_on, short
+from course.plots import SIGNED, WEIGHTS, colour_map, label_tokens, number, readable_on
 from course.widgets.base import Choice, Control, Explorer, Slider, Switch, TextField
 
 E, D, HEADS, MAX_WORDS = 32, 16, 4, 40
@@ -122,7 +123,7 @@ class AttentionExplorer(Explorer):
         self, figure: Figure, left: float, title: str, cmap: str, norm: Normalize | None
     ) -> tuple[Axes, AxesImage, list[Any]]:
         wide, high = self.size
-        side, bottom = _SIDE, 1.15
+        side, bottom = _SIDE, 1.2
         axes = figure.add_axes((left / wide, bottom / high, side / wide, side / high))
         image = axes.imshow(
             np.zeros((1, 1)),
@@ -164,12 +165,11 @@ class AttentionExplorer(Explorer):
 
     def _label(self, words: list[str]) -> None:
         """Words beside the rows of the first map and under the columns of both."""
-        upright = len(words) < 6
-        longest = max(len(short(word)) for word in words)
+        renderer = FigureCanvasAgg(self.figure).get_renderer()
         for axes, rows in ((self._maps[0][0], words), (self._maps[1][0], None)):
-            size = label_tokens(axes, rows=rows, columns=words, upright=upright)
-            # Below the longest word: a turned letter of size 9 is about a twelfth of an inch long.
-            deep = 0.28 + (0 if upright else longest * size / 9 / 12)
+            label_tokens(axes, rows=rows, columns=words, upright=len(words) < 6)
+            heights = [w.get_window_extent(renderer).height for w in axes.get_xticklabels()]
+            deep = max(heights) / self.figure.dpi + 0.16  # inches, down to the axis' own name
             axes.xaxis.set_label_coords(0.5, -deep / _SIDE)
         self._labelled = words
 

@@ -360,7 +360,7 @@ class Explorer(ipw.VBox):
         width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
         self._picture.value = (
             f'<img alt="{alt}" src="{source}" width="{width}" '
-            'style="max-width: 100%; height: auto; background: white">'
+            'style="display: block; max-width: 100%; height: auto; background: white">'
         )
         self._status.value = f'<p role="status" style="{_SENTENCE}">{escape(self.status)}</p>'
         self._problem.value = (

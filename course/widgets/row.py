@@ -128,7 +128,7 @@ class RowExplorer(Explorer):
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
         axes.set_aspect("equal")
         axes.set_xlabel("value, first coordinate")
-        axes.set_ylabel("second", labelpad=-4)
+        axes.set_ylabel("second coordinate", labelpad=-4)
         axes.grid(True)
         self._rays = [axes.plot([], [], color=QUIET, zorder=1)[0] for _ in WORDS]
         self._dots = axes.scatter(*VALUES.T, zorder=2, edgecolors=QUIET, linewidths=0.8)
@@ -228,6 +228,8 @@ class RowExplorer(Explorer):
             parts.append(f"the hidden words get {number(hidden, 3)} of that: −5 is not −∞")
         elif total < 1 - 1e-9:
             parts.append(f"{number(1 - total, 2)} was spent on hidden words and is lost")
+        elif best > 0.995:
+            parts.append("one word takes it all")
         else:
             parts.append(f"they are as spread out as {number(_effective(weights), 1)} equal ones")
         return "; ".join(parts) + "."
