@@ -91,9 +91,10 @@ def train(
     written every ``checkpoint_every`` steps; when it exists, the run goes on from there and ends
     as if it had never stopped. ``progress``: a bar on stderr; None = only on a terminal.
 
-    ``seed`` fixes the batches and the dropout; the global random state and the model's mode are
-    left as they were. Raises ``ValueError`` for a checkpoint of another run, and
-    ``FloatingPointError`` when the loss is not finite, naming the step.
+    Batches must come on the model's device. ``seed`` fixes the batches and the dropout; the
+    global random state and the model's mode are left as they were. Raises ``ValueError`` for a
+    checkpoint of another run, and ``FloatingPointError`` when the loss is not finite, naming the
+    step.
     """
     require_positive("steps", steps, minimum=0)
     require_positive("warmup", warmup, minimum=0)
@@ -104,7 +105,7 @@ def train(
         model, batches, lr=lr, weight_decay=weight_decay, warmup=warmup, clip=clip, seed=seed
     )
     was_training = model.training
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=_gpus(model)):
         torch.manual_seed(seed)
         if checkpoint is not None:
             run.load(Path(checkpoint))
@@ -153,7 +154,8 @@ def perplexity(
     ``window − scored``. To give the SAME targets more context, fix ``scored`` and pass the
     ``skip`` of the widest window. A last window that would not be full is left out.
 
-    Raises ``ValueError`` if ``tokens`` does not fill one window.
+    Raises ``ValueError`` if ``tokens`` does not fill one window, ``OverflowError`` if the mean is
+    above 709 nats, which only a model that has diverged reaches.
     """
     require_rank("tokens", tokens, "N")
     require_positive("window", window)
@@ -236,7 +238,7 @@ class _Run:
         """Add the gradient of the mean loss of one batch, piece by piece; return that loss."""
         rows = max(1, TOKENS_AT_ONCE // max(1, targets.shape[-1]))
         scored = (targets != -100).sum()
-        total = torch.zeros(())
+        total = torch.zeros((), device=targets.device)
         for some, wanted in zip(inputs.split(rows), targets.split(rows), strict=True):
             loss = _cross_entropy(self.model(some), wanted, "sum") / scored
             loss.backward()
@@ -292,6 +294,10 @@ class _Run:
             raise ValueError(
                 f"batches: expected one batch a step, got only {self.history.steps}"
             ) from None
+
+
+def _gpus(model: nn.Module) -> list[torch.device]:
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _bar(history: History, steps: int, progress: bool | None) -> Iterator[int]:

@@ -578,7 +578,10 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def forward_with_maps(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits ``[B,T,V]`` by the readable path, and the maps they were computed with."""
+        """Logits ``[B,T,V]`` by the readable path, and the maps they were computed with.
+
+        The maps are free of dropout; the logits are if the model is in eval mode.
+        """
         x, maps = self.embed(tokens), []
         for block in self.blocks:
             x, weights = block.with_weights(x)
