@@ -205,28 +205,27 @@ def install_torch() -> None:
             say(f"{index} did not deliver {pinned}: trying plain pip")
 
 
-def damaged() -> list[str]:
-    """Installed packages of which a file is missing or has the wrong length."""
-    code = (
-        "import sysconfig; from importlib.metadata import distributions\n"
-        "for d in distributions(path=[sysconfig.get_path('purelib')]):\n"
-        "    print(d.metadata['Name'], d._path, sep='\\t')"
-    )
-    listing = subprocess.run([str(venv_python()), "-c", code], capture_output=True, text=True)
+def damaged(packages: Path) -> list[str]:
+    """The packages in a site-packages folder of which a file is missing or of the wrong length."""
     found = []
-    for line in listing.stdout.splitlines():
-        name, _, folder = line.partition("\t")
-        record = Path(folder) / "RECORD"
-        if not record.is_file():
-            found.append(name)
-            continue
-        with record.open(encoding="utf-8", newline="") as rows:
-            for path, _, size, *_ in csv.reader(rows):
-                file = Path(folder).parent / path
-                if size and (not file.is_file() or file.stat().st_size != int(size)):
-                    found.append(name)
-                    break
-    return sorted(set(found))
+    for folder in sorted(packages.glob("*.dist-info")):
+        try:
+            with (folder / "RECORD").open(encoding="utf-8", newline="") as rows:
+                files = [(packages / path, size) for path, _, size in csv.reader(rows)]
+        except (OSError, ValueError):
+            files = [(folder / "RECORD", "1")]
+        if any(size and (not f.is_file() or f.stat().st_size != int(size)) for f, size in files):
+            found.append(folder.name.split("-")[0])
+    return found
+
+
+def repair() -> None:
+    """Install again what an interrupted set-up left half on the disk and pip takes for whole."""
+    folders = [*VENV.glob("lib/python*/site-packages"), *VENV.glob("Lib/site-packages")]
+    broken = [name for folder in folders for name in damaged(folder)]
+    if broken:
+        say(f"an earlier set-up left these unfinished, installing them again: {', '.join(broken)}")
+        pip_install("--force-reinstall", "--no-deps", *broken)
 
 
 def install_packages(tier: str) -> None:
@@ -236,10 +235,7 @@ def install_packages(tier: str) -> None:
     install_torch()
     say("installing the packages that constraints.txt pins (a few minutes the first time)")
     pip_install(*requirements(tier))
-    broken = damaged()
-    if broken:
-        say(f"an earlier set-up left these unfinished, installing them again: {', '.join(broken)}")
-        pip_install("--force-reinstall", "--no-deps", *broken)
+    repair()
 
 
 def install_course() -> None:

@@ -12,7 +12,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -30,6 +31,26 @@ HARD_LIMIT = 4  # a cell is interrupted after this many budgets
 def time_factor() -> float:
     """How much slower than planned this machine may be (``COURSE_TIME_FACTOR``, default 1)."""
     return float(os.environ.get("COURSE_TIME_FACTOR", "1"))
+
+
+@contextmanager
+def own_ipython() -> Iterator[None]:
+    """Kernels started inside read none of this person's IPython settings, and log only errors."""
+    before = os.environ.get("IPYTHONDIR")
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "profile_default"
+        profile.mkdir()
+        (profile / "ipython_kernel_config.py").write_text(
+            "get_config().IPKernelApp.log_level = 40\n"
+        )
+        os.environ["IPYTHONDIR"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["IPYTHONDIR"]
+            else:
+                os.environ["IPYTHONDIR"] = before
 
 
 class Recorder(NotebookClient):
@@ -119,8 +140,7 @@ def main(arguments: Sequence[str]) -> int:
     if not paths:
         print(f"no notebook has {' or '.join(arguments)} in its name", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["IPYTHONDIR"] = folder  # the author's own IPython settings stay outside
+    with own_ipython():
         good = [refresh(path) for path in paths]
     return 0 if all(good) else 1
 

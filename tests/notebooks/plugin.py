@@ -6,11 +6,10 @@ Loaded by ``make test`` with ``-p tests.notebooks.plugin`` for the run over ``no
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from nbval.plugin import IPyNbCell
 
 from tests.notebooks import gate
-from tests.notebooks.execute import HARD_LIMIT, time_factor
+from tests.notebooks.execute import HARD_LIMIT, own_ipython, time_factor
 
 
 class GateError(Exception):
@@ -50,18 +49,14 @@ def _seconds(config: pytest.Config) -> dict[Path, list[float]]:
 
 
 _SECONDS = pytest.StashKey[dict[Path, list[float]]]()
-_FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     seconds: dict[Path, list[float]] = defaultdict(list)
     config.stash[_SECONDS] = seconds
-    config.stash[_FOLDER] = tempfile.TemporaryDirectory()
-    os.environ["IPYTHONDIR"] = config.stash[_FOLDER].name
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[_FOLDER].cleanup()
+    stack = ExitStack()
+    stack.enter_context(own_ipython())
+    config.add_cleanup(stack.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

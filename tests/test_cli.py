@@ -1,0 +1,94 @@
+"""The ``course`` command: what it says, its exit status, and what it loads."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import course
+from course import cli
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"course {course.__version__}\n"
+
+
+def test_help_lists_each_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    for name, (module, summary) in cli.COMMANDS.items():
+        listed = re.search(rf"^    {name}\s+{summary.split()[0]}", printed, re.MULTILINE)
+        assert bool(listed) == cli._exists(module)
+    assert "    doctor " in printed
+
+
+def test_no_command_prints_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "usage: course" in capsys.readouterr().out
+
+
+def test_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["doktor"])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert "doktor" in error and "doctor" in error
+
+
+@pytest.mark.parametrize("name", [n for n, (m, _) in cli.COMMANDS.items() if cli._exists(m)])
+def test_each_command_has_help_and_something_to_run(name: str) -> None:
+    parser = cli.build_parser(name)
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args([name, "--help"])
+    assert stop.value.code == 0
+
+
+def fake_command(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
+    def add_parser(subparsers: argparse._SubParsersAction) -> None:
+        subparsers.add_parser("fake").set_defaults(run=run)
+
+    module = types.ModuleType("course.fake")
+    module.add_parser = add_parser  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "course.fake", module)
+    monkeypatch.setitem(cli.COMMANDS, "fake", ("course.fake", "a command for the tests"))
+    monkeypatch.setattr(cli, "_exists", lambda name: name == "course.fake")
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (3, 3)])
+def test_exit_status_is_what_the_command_returns(
+    monkeypatch: pytest.MonkeyPatch, returned: int | None, status: int
+) -> None:
+    fake_command(monkeypatch, lambda arguments: returned)
+    assert cli.main(["fake"]) == status
+
+
+def test_interrupt_ends_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(arguments: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    fake_command(monkeypatch, interrupted)
+    assert cli.main(["fake"]) == 130
+    assert capsys.readouterr().err == "\nstopped\n"
+
+
+def test_help_loads_no_heavy_package() -> None:
+    code = (
+        "import sys; from course import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print('LOADED', *sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED"
