@@ -20,6 +20,7 @@ from course.inputs import (
     require_positive,
     require_rank,
     require_same,
+    require_same_dtype,
 )
 
 
@@ -93,7 +94,9 @@ def softmax_attention(
     require_rank("v", v, "B H S Dv")
     for axis, index in (("B", 0), ("H", 1), ("S", 2)):
         require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
-    if impl == "torch" and mask is bias is window is None and q.shape[2] == k.shape[2] > 0:
+    require_same_dtype(q=q, v=v)
+    square = q.shape[2] == k.shape[2]
+    if impl == "torch" and square and mask is None and bias is None and window is None:
         # Every query sees something and every key is seen: the kernel needs no mask from us.
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     visible = _visible(q, k, mask, causal, window, bias)
@@ -111,6 +114,7 @@ def _check(q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> No
     require_floating("q", q)
     for axis, index in (("B", 0), ("H", 1), ("D", 3)):
         require_same(axis, {"q": q.shape[index], "k": k.shape[index]})
+    require_same_dtype(q=q, k=k)
     shape = (*q.shape[:3], k.shape[2])
     if mask is not None:
         require_bool("mask", mask, "True = may look")
@@ -141,9 +145,8 @@ def _visible(
     window: int | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Everything that forbids a look, as one boolean mask ``[B or 1, H or 1, T, S]``."""
-    T, S = q.shape[2], k.shape[2]
-    visible = _within(T, S, causal, window, q.device).expand(1, 1, T, S)
+    """Everything that forbids a look, as one boolean mask that broadcasts to ``[B,H,T,S]``."""
+    visible = _within(q.shape[2], k.shape[2], causal, window, q.device)
     if mask is not None:
         visible = visible & mask
     if bias is not None:
@@ -159,11 +162,11 @@ def _weights(
     q, k = _without_unused(q, k, visible)
     scores = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * _scale(q, scale)
     if bias is not None:
-        scores = scores + bias.to(wide)
+        scores = scores + bias
     seen = visible.any(-1, keepdim=True)
-    # −inf is beaten by no score. A row of nothing but −inf would be 0/0, so such a row keeps its
-    # finite scores and loses its weights afterwards: zero output, zero gradient.
-    scores = scores.masked_fill(seen & ~visible, -torch.inf).masked_fill(~seen, 0)
+    # −inf is beaten by no score. A row of nothing but −inf would be 0/0, so such a row gets equal
+    # scores instead and loses its weights afterwards: zero output, zero gradient.
+    scores = scores.masked_fill(~visible, -torch.inf).masked_fill(~seen, 0)
     return scores.softmax(-1).masked_fill(~seen, 0)
 
 
@@ -172,12 +175,14 @@ def _fused(
 ) -> Tensor:
     """The same through ``torch.nn.functional.scaled_dot_product_attention``."""
     q, k = _without_unused(q, k, visible)
-    seen = visible.any(-1, keepdim=True)
-    allowed = visible | ~seen
+    empty = ~visible.any(-1, keepdim=True)
+    allowed = visible | empty
     if bias is not None:
-        allowed = bias.to(q.dtype).expand(allowed.shape).masked_fill(~allowed, -torch.inf)
+        # In float32 even for half precision, whose range a bias of −1e5 would leave.
+        bias = bias.to(torch.promote_types(q.dtype, torch.float32))
+        allowed = bias.masked_fill(~allowed, -torch.inf).masked_fill(empty, 0)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=_scale(q, scale))
-    return out.masked_fill(~seen, 0)
+    return out.masked_fill(empty, 0)
 
 
 def _without_unused(q: Tensor, k: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,6 +239,7 @@ class MultiHeadAttention(nn.Module):
         for name, stream in (("x", x), ("context", context)):
             require_rank(name, stream, "B T E")
             require_same("E", {name: stream.shape[-1], "the layer": self.E})
+        require_same("B", {"x": x.shape[0], "context": context.shape[0]})
         return (
             self.W_q(x).unflatten(-1, (self.H, self.D)).transpose(1, 2),
             self.W_k(context).unflatten(-1, (self.H, self.D)).transpose(1, 2),
@@ -247,6 +253,8 @@ class MultiHeadAttention(nn.Module):
         through its own block of ``W_o``. The results are equal.
         """
         require_rank("o", o, "B H T Dv")
+        require_same("H", {"o": o.shape[1], "the layer": self.H})
+        require_same("Dv", {"o": o.shape[3], "the layer": self.Dv})
         require_choice("form", form, ("concat", "sum"))
         if form == "concat":
             return self.W_o(o.transpose(1, 2).flatten(2))
@@ -287,6 +295,10 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self.heads(x)
         if cache is not None:
+            for name, past, new in (("cache.k", cache.k, k), ("cache.v", cache.v, v)):
+                require_rank(name, past, "B H S D")
+                for axis, index in (("B", 0), ("H", 1), ("D", 3)):
+                    require_same(axis, {name: past.shape[index], "x": new.shape[index]})
             k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
         return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), KeyValueCache(k, v)
 

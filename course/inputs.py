@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
+
+
+def require_tensor(name: str, x: object, axes: str = "") -> None:
+    """Raise ``ValueError`` unless ``x`` is a tensor; ``axes`` are named in the message."""
+    if not isinstance(x, Tensor):
+        kind = f"a tensor [{axes}]" if axes else "a tensor"
+        raise ValueError(f"{name}: expected {kind}, got {type(x).__name__}")
 
 
 def require_rank(name: str, x: Tensor, axes: str) -> None:
@@ -13,8 +21,7 @@ def require_rank(name: str, x: Tensor, axes: str) -> None:
 
     ``axes`` is written as in the docstrings, e.g. ``"B H T D"``.
     """
-    if not isinstance(x, Tensor):
-        raise ValueError(f"{name}: expected a tensor [{axes}], got {type(x).__name__}")
+    require_tensor(name, x, axes)
     if x.ndim != len(axes.split()):
         raise ValueError(
             f"{name}: expected {len(axes.split())} axes [{axes}], "
@@ -31,6 +38,7 @@ def require_same(axis: str, sizes: dict[str, int]) -> None:
 
 def require_broadcast(name: str, x: Tensor, shape: Sequence[int], axes: str) -> None:
     """Raise ``ValueError`` unless ``x`` broadcasts to ``shape`` without enlarging it."""
+    require_tensor(name, x, axes)
     try:
         fits = torch.broadcast_shapes(x.shape, tuple(shape)) == tuple(shape)
     except RuntimeError:
@@ -44,23 +52,32 @@ def require_broadcast(name: str, x: Tensor, shape: Sequence[int], axes: str) -> 
 
 def require_bool(name: str, x: Tensor, meaning: str) -> None:
     """Raise ``ValueError`` unless ``x`` is boolean; ``meaning`` says what True stands for."""
+    require_tensor(name, x)
     if x.dtype != torch.bool:
         raise ValueError(f"{name}: expected a boolean tensor ({meaning}), got {x.dtype}")
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
-    if value not in choices:
+    if value not in tuple(choices):
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
 def require_positive(name: str, value: int, *, minimum: int = 1) -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
 
 
 def require_floating(name: str, x: Tensor) -> None:
     """Raise ``ValueError`` unless ``x`` holds floating-point numbers."""
+    require_tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name}: expected floating-point numbers, got {x.dtype}")
+
+
+def require_same_dtype(**tensors: Tensor) -> None:
+    """Raise ``ValueError`` unless all named tensors have one dtype."""
+    if len({x.dtype for x in tensors.values()}) > 1:
+        came = ", ".join(f"{name} has {x.dtype}" for name, x in tensors.items())
+        raise ValueError(f"{' and '.join(tensors)}: expected one dtype, got {came}")

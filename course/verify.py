@@ -44,30 +44,28 @@ def verify(
 ) -> None:
     """Print ``✓ name: …`` if ``got`` is as ``expected``, else raise :class:`VerificationError`.
 
-    ``got`` and ``expected`` are tensors, arrays, numbers or booleans of one shape (a single number
-    may be compared with a whole array). ``expected`` may be an :class:`Interval`. With ``atol`` or
-    ``rtol`` the comparison is ``|got − expected| <= atol + rtol·|expected|``; without them it is
-    exact. Equal infinities agree, NaN agrees with nothing. ``hint`` replaces the guessed cause.
+    ``got`` and ``expected`` are tensors, arrays, numbers or booleans of one shape (a whole array
+    may be compared with a single number). ``expected`` may be an :class:`Interval`. With ``atol``
+    or ``rtol`` the comparison is ``|got − expected| <= atol + rtol·|expected|``, both rounded to
+    the three digits that are printed; without them it is exact. Equal infinities agree, NaN agrees
+    with nothing, a boolean only with a boolean, and no claim holds for an empty ``got``. ``hint``
+    replaces the guessed cause.
+
+    Raises ``ValueError`` for what is no number (complex numbers too) and for a tolerance that is
+    negative or not finite.
     """
     actual = _as_array("got", got)
-    if isinstance(expected, Interval):
-        inside = (actual >= expected.low) & (actual <= expected.high)
-        if actual.size == 0 or not bool(inside.all()):
-            raise VerificationError(_report(name, actual, expected, ~inside, hint))
-        return _line(name, f"in {expected}")
-    wanted = _as_array("expected", expected)
-    if actual.shape != wanted.shape and wanted.ndim > 0:
+    wanted = expected if isinstance(expected, Interval) else _as_array("expected", expected)
+    atol, rtol = _printed("atol", atol), _printed("rtol", rtol)
+    if isinstance(wanted, np.ndarray) and wanted.ndim and wanted.shape != actual.shape:
         raise VerificationError(
             f"{name}: shapes differ: got {list(actual.shape)}, expected {list(wanted.shape)}\n"
             f"usual cause: {hint or 'a transposed axis, or a mean or sum without keepdim'}"
         )
-    allowed = (atol or 0.0) + (rtol or 0.0) * np.abs(_number(wanted))
-    with np.errstate(invalid="ignore"):
-        close = np.abs(_number(actual) - _number(wanted)) <= allowed
-    close = close | (actual == wanted)
-    if not bool(np.all(close)):
-        raise VerificationError(_report(name, actual, wanted, ~close, hint))
-    _line(name, _bound(wanted, atol, rtol))
+    holds = _holds(actual, wanted, atol or 0.0, rtol or 0.0)
+    if actual.size == 0 or not holds.all():
+        raise VerificationError(_report(name, actual, wanted, ~holds, hint))
+    _line(f"✓ {name}: {_bound(wanted, atol, rtol)}")
 
 
 def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: float = 1e-4) -> None:
@@ -82,76 +80,104 @@ def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: fl
     if array.size > 400:
         raise ValueError(f"show({name!r}): expected at most 400 numbers, got {array.size}")
     if os.environ.get("COURSE_AUTHORING") == "1" and array.dtype.kind == "f":
-        for entry in array.ravel():
+        for entry in array.ravel().tolist():
             if _rounded(entry * (1 - drift), digits) != _rounded(entry * (1 + drift), digits):
                 raise ValueError(
-                    f"show({name!r}): {entry!r} lies too near a rounding boundary for {digits} "
+                    f"show({name!r}): {entry} lies too near a rounding boundary for {digits} "
                     f"digits: a drift of {drift:g} changes what is printed. Choose other digits."
                 )
     suffix = f" {unit}" if unit else ""
     if array.ndim == 0:
-        print(f"{name}: {_rounded(array[()], digits)}{suffix}")
-        return
-    print(f"{name}:{suffix}")
-    rows = array.reshape(-1, array.shape[-1])
+        return _line(f"{name}: {_rounded(array.item(), digits)}{suffix}")
+    if array.size == 0:
+        return _line(f"{name}: no values, shape {list(array.shape)}")
+    _line(f"{name}:{suffix}")
+    rows = array.reshape(-1, array.shape[-1]).tolist()
     text = [[_rounded(entry, digits) for entry in row] for row in rows]
-    width = max((len(cell) for row in text for cell in row), default=0)
+    width = max(len(cell) for row in text for cell in row)
     for row in text:
-        print("  " + "  ".join(cell.rjust(width) for cell in row))
+        _line("  " + "  ".join(cell.rjust(width) for cell in row))
 
 
 def _as_array(argument: str, value: object) -> np.ndarray:
     if isinstance(value, torch.Tensor):
         tensor = value.detach().cpu()
-        if tensor.dtype in (torch.bfloat16, torch.float16):
-            tensor = tensor.float()
-        return tensor.numpy()
+        if tensor.is_floating_point():
+            tensor = tensor.double()  # NumPy knows no bfloat16; every float is exact in float64
+        value = tensor.resolve_conj().resolve_neg().numpy()
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{argument}: expected numbers in a regular shape, {error}") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(
-            f"{argument}: expected a tensor, array, number or boolean, got {type(value).__name__}"
+            f"{argument}: expected a tensor, array, number or boolean (real; whole numbers of at "
+            f"most 64 bits), got {type(value).__name__} of {array.dtype}"
         )
-    return array
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _number(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "b" else array
+def _exact(array: np.ndarray) -> np.ndarray:
+    """Whole numbers as Python's own, which neither wrap around nor round; float64 unchanged."""
+    return array if array.dtype.kind == "f" else array.astype(object)
 
 
-def _plain(value: object) -> str:
-    """A number as one types it: no trailing zeros, no −0, thousands apart."""
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value))
-    if isinstance(value, int | np.integer):
-        return f"{int(value):,}"
-    number = float(value)  # type: ignore[arg-type]
-    return f"{number + 0.0:,.12g}" if number else "0"
+def _printed(argument: str, tolerance: float | None) -> float | None:
+    """The tolerance as the line prints it, so that the line claims no more than was checked."""
+    if tolerance is None:
+        return None
+    if not 0 <= tolerance < np.inf:
+        raise ValueError(f"{argument}: expected a finite number ≥ 0 or None, got {tolerance!r}")
+    return float(f"{tolerance:.3g}")
 
 
-def _rounded(value: object, digits: int) -> str:
-    if isinstance(value, bool | np.bool_ | int | np.integer):
+def _holds(
+    actual: np.ndarray, wanted: np.ndarray | Interval, atol: float, rtol: float
+) -> np.ndarray:
+    """Entry by entry: is it as it should be?"""
+    number = _exact(actual)
+    if isinstance(wanted, Interval):
+        inside = (number >= wanted.low) & (number <= wanted.high)
+        return np.asarray(inside, dtype=bool) & (actual.dtype.kind != "b")
+    if (actual.dtype.kind == "b") != (wanted.dtype.kind == "b"):
+        return np.zeros(actual.shape, dtype=bool)
+    target = _exact(wanted)
+    holds = np.asarray(number == target, dtype=bool)
+    if atol or rtol:
+        with np.errstate(all="ignore"):
+            near = np.abs(number - target) <= atol + rtol * np.abs(target)
+            # Infinity is near to nothing, although rtol·∞ allows everything.
+            holds |= np.asarray(near & (np.abs(target) < np.inf), dtype=bool)
+    return holds
+
+
+def _plain(value: float) -> str:
+    """A number as one types it, exact: no trailing zeros, no −0, thousands apart."""
+    if isinstance(value, bool):
+        return str(value)
+    short = f"{value:,.12g}" if value else "0"
+    return short if float(short.replace(",", "")) == value else f"{value:,}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    if isinstance(value, int):
         return _plain(value)
-    number = float(value)  # type: ignore[arg-type]
-    if not np.isfinite(number):
-        return str(number)
-    text = f"{number:.{digits}g}"
+    text = f"{value:,.{digits}g}"
     if "e" in text:
-        exponent = int(text.split("e")[1])
         # 12345.0 to three digits reads 12,300; from a million on the power of ten is clearer.
-        return f"{float(text):,.0f}" if 0 <= exponent < 6 else text
-    return "0" if float(text) == 0 else text
+        return f"{float(text):,.0f}" if 0 <= int(text.split("e")[1]) < 6 else text
+    return "0" if text == "-0" else text
 
 
-def _bound(wanted: np.ndarray, atol: float | None, rtol: float | None) -> str:
+def _bound(wanted: np.ndarray | Interval, atol: float | None, rtol: float | None) -> str:
+    if isinstance(wanted, Interval):
+        return f"in {wanted}"
     if atol is not None or rtol is not None:
         parts = [f"{atol:.3g}"] if atol is not None else []
         parts += [f"{rtol:.3g}·|expected|"] if rtol is not None else []
         return "max |Δ| ≤ " + " + ".join(parts)
     if wanted.ndim == 0:
-        return f"exactly {_plain(wanted[()])}"
+        return f"exactly {_plain(wanted.item())}"
     return "every entry equal"
 
 
@@ -163,19 +189,18 @@ def _report(
     hint: str | None,
 ) -> str:
     if actual.size == 0:
-        return f"{name}: got no value at all, expected values in {wanted}"
-    wrong = np.broadcast_to(wrong, actual.shape)
+        return f"{name}: got no value at all (shape {list(actual.shape)}), so nothing was compared"
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     place = f" at index {list(index)}" if actual.ndim else ""
-    target: object = (
-        wanted if isinstance(wanted, Interval) else np.broadcast_to(wanted, actual.shape)[index]
-    )
+    target = str(wanted)
+    if isinstance(wanted, np.ndarray):
+        target = str(np.broadcast_to(wanted, actual.shape)[index].item())
     lines = [
         f"{name}: {int(wrong.sum())} of {actual.size} values differ",
-        f"first difference{place}: got {actual[index]!r}, expected {target!s}",
+        f"first difference{place}: got {actual[index].item()}, expected {target}",
     ]
-    if isinstance(wanted, np.ndarray) and np.isfinite(_number(actual)).all():
-        difference = np.abs(_number(actual) - _number(wanted)).max()
+    if isinstance(wanted, np.ndarray) and np.isfinite(actual).all() and np.isfinite(wanted).all():
+        difference = np.max(np.abs(_exact(actual) - _exact(wanted)))
         lines.append(f"max |Δ| = {difference:.3g}")
     lines.append(f"usual cause: {hint or _guess(actual, wanted)}")
     return "\n".join(lines)
@@ -187,29 +212,30 @@ def _guess(actual: np.ndarray, wanted: np.ndarray | Interval) -> str:
         return "0/0 or inf − inf: often a row that may look at nothing"
     if isinstance(wanted, Interval):
         return "another seed, too few samples, or a claim that does not hold"
-    a, w = _number(actual).astype(np.float64), _number(wanted).astype(np.float64)
-    if a.ndim >= 2 and a.shape[-1] == a.shape[-2] and np.allclose(a, np.swapaxes(w, -1, -2)):
-        return "the last two axes are exchanged"
-    if a.shape == w.shape and a.size > 1:
+    if actual.dtype.kind != wanted.dtype.kind and "b" in (actual.dtype.kind, wanted.dtype.kind):
+        return "a truth value compared with a number"
+    a, w = actual.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(all="ignore"):
+        if np.allclose(a, w, rtol=1e-3, atol=0):
+            return "rounding: a lower precision than the bound allows"
+        if a.shape != w.shape or a.size < 2:
+            return "the two sides compute different things"
+        if a.ndim > 1 and a.shape[-1] == a.shape[-2] and np.allclose(a, np.swapaxes(w, -1, -2)):
+            return "the last two axes are exchanged"
         if np.allclose(np.sort(a.ravel()), np.sort(w.ravel())):
             return "the right numbers in another order: an axis, a shift or a sort"
-        ratio = np.divide(a, w, out=np.full_like(a, np.nan), where=w != 0)
-        ratio = ratio[np.isfinite(ratio)]
-        if ratio.size and np.allclose(ratio, ratio.flat[0]) and not np.allclose(ratio, 1):
-            return f"a constant factor of {ratio.flat[0]:.4g}: a scale applied twice or not at all"
-    if np.allclose(a, w, rtol=1e-3, atol=1e-3):
-        return "rounding: a lower precision than the bound allows"
+        ratio = (a / w)[w != 0]
+        if ratio.size > 1 and np.isfinite(ratio).all() and np.allclose(ratio, ratio[0]):
+            return f"a constant factor of {ratio[0]:.4g}: a scale applied twice or not at all"
     return "the two sides compute different things"
 
 
-def _line(name: str, text: str) -> None:
-    line = f"✓ {name}: {text}"
+def _line(line: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         line.encode(encoding)
-    except (
-        UnicodeEncodeError
-    ):  # a console that cannot print ✓ must not turn a true claim into an error
-        line = line.replace("✓", "ok").replace("Δ", "d").replace("≤", "<=").replace("·", "*")
+    except UnicodeEncodeError:  # such a console must not turn a true claim into an error
+        for sign, plain in {"✓": "ok", "Δ": "d", "≤": "<=", "·": "*", "−": "-", "×": "x"}.items():
+            line = line.replace(sign, plain)
         line = line.encode(encoding, "replace").decode(encoding)
     print(line)
