@@ -108,7 +108,7 @@ class _Taylor(FeatureMap):
         if self.packed:
             i, j = torch.triu_indices(D, D, device=x.device)
             # x_i·x_j stands for itself and for x_j·x_i, so its weight is √2·(1/√2) = 1.
-            weight = torch.where(i == j, math.sqrt(0.5), 1.0).to(x.dtype)
+            weight = torch.ones_like(i, dtype=x.dtype).masked_fill_(i == j, math.sqrt(0.5))
             squares = x[..., i] * x[..., j] * weight
         else:
             squares = (x.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2) * math.sqrt(0.5)
@@ -121,8 +121,10 @@ def _orthogonal(features: int, D: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     blocks = []
     for _ in range(-(-features // D)):
-        square = torch.randn(D, D, generator=generator, dtype=torch.float64)
-        blocks.append(torch.linalg.qr(square)[0].T)
+        Q, R = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
+        # The signs of R's diagonal are the algorithm's choice, not chance: without them the
+        # directions are not uniform, and the estimate is biased.
+        blocks.append((Q * R.diagonal().sign()).T)
     # Rows of unit length get the lengths of independent Gaussian vectors: each row is then
     # distributed as a Gaussian vector, which is what makes the estimate unbiased.
     lengths = torch.randn(features, D, generator=generator, dtype=torch.float64).norm(dim=-1)

@@ -534,7 +534,7 @@ class _ChunkLoop(torch.autograd.Function):
             xq, Q = _mapped(tile, q, None, places, mode, scratch, "q")
             xk, K = _mapped(tile, k, keep, places, mode, scratch, "k")
             if ctx.states is None:
-                before = _states(tile, K, V, S_start, None, scratch)
+                before = _states(tile, K, V, S_start.clone(), None, scratch)
             else:
                 before = tile.slots(ctx.states).view(len(Q), *dS.shape[1:])
             dA = scratch.get("dA", len(Q), tile.c, tile.c)
