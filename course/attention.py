@@ -83,7 +83,8 @@ def softmax_attention(
     ``D**-0.5``. ``impl``: ``reference`` or ``torch``.
 
     A query that may look at nothing gets zeros, and gives zero gradient. A key that no query may
-    look at has no influence, whatever it holds (NaN too).
+    look at has no influence, whatever it holds (NaN too). A NaN that some query may look at can
+    reach the other queries of its head, because a weight of 0 times NaN is NaN.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
     the wrong shape, a mask that is not boolean, or an unknown ``impl``.

@@ -33,7 +33,6 @@ class Removal(NamedTuple):
     def load(self, name: str) -> types.ModuleType:
         """The mutilated module, known to nobody else."""
         module = types.ModuleType(name)
-        module.__dict__["__annotations__"] = {}
         exec(compile(self.tree, f"<{name} without {self.removed}>", "exec"), module.__dict__)
         return module
 

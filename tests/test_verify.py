@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course.verify import Interval, VerificationError, show, verify
@@ -216,6 +216,7 @@ def test_a_failure_says_what_where_and_why(got, expected, options, words):
     assert not missing, text
 
 
+@settings(max_examples=60)
 @given(
     st.floats(allow_nan=False, width=32),
     st.floats(allow_nan=False, width=32),
@@ -298,6 +299,7 @@ def test_show_demands_a_guard_band_of_authors_only(capsys, monkeypatch, value):
     show("it", 12_345_678, digits=1)  # whole numbers are exact
 
 
+@settings(max_examples=60)
 @given(st.floats(1e-6, 1e7), st.integers(1, 6))
 def test_what_show_lets_pass_survives_the_drift(value, digits):
     with pytest.MonkeyPatch.context() as patch:

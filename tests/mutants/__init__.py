@@ -1,7 +1,8 @@
 """Wrong implementations which the tests must kill, and what kills them.
 
-A module of this package offers either ``SUITE`` (or ``SUITES``), checks with the mutants that they must kill,
-or ``MUTANTS = {exercise: {name: function}}``, wrong answers to the exercises of ``course.checks``.
+A module of this package offers ``SUITE`` (or ``SUITES``), checks with the mutants that they must
+kill; a module ``exercises_*`` offers ``MUTANTS = {exercise: {name: function}}``, wrong answers to
+the exercises of ``course.checks``.
 ``tests/test_mutants.py`` finds every module, runs it and prints the kill table.
 """
 
