@@ -550,14 +550,6 @@ def the_scale_is_forgotten(m: Any) -> None:
 
 
 @mutant
-def the_scale_acts_on_the_query_only(m: Any) -> None:
-    def features(original: Any, fm: Any, x: Tensor, positions: Any, key_mask: Any) -> Tensor:
-        return original(fm, x * (0.3**-0.5 if key_mask is None else 1), positions, key_mask)
-
-    _wrap(m.linear, "_features", features)
-
-
-@mutant
 def taylor_with_a_scale_of_its_own(m: Any) -> None:
     base = m.maps._MAPS["taylor"].forward
     _map(m, "taylor", forward=lambda self, x: base(self, x * x.shape[-1] ** -0.25))
