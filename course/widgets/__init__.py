@@ -31,13 +31,17 @@ picture stays.
 
 from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
+from course.widgets.positions import PositionExplorer
 from course.widgets.row import RowExplorer
+from course.widgets.scale import ScaleExplorer
 
 __all__ = [
     "AttentionExplorer",
     "Choice",
     "Explorer",
+    "PositionExplorer",
     "RowExplorer",
+    "ScaleExplorer",
     "Slider",
     "Switch",
     "TextField",
