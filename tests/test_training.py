@@ -172,6 +172,15 @@ def test_evaluation_runs_in_eval_mode_without_gradient_and_at_the_end() -> None:
     assert train(Table(), sampler(), steps=3, evaluate=evaluate).evaluations == [(3, 2.0)]
 
 
+def test_the_model_keeps_its_mode() -> None:
+    for mode, evaluate in itertools.product((True, False), (None, lambda model: 0.0)):
+        model = Table().train(mode)
+        train(model, sampler(), steps=1, evaluate=evaluate)
+        assert model.training is mode
+        perplexity(model, text(), window=8)
+        assert model.training is mode
+
+
 def test_stop_ends_the_run_after_an_evaluation() -> None:
     values = iter([5.0, 3.0, 4.0, 3.5, 3.2, 1.0])
     history = train(
