@@ -1,7 +1,7 @@
 """The checks of the exercises: solutions pass, stubs say so, and no wrong answer survives."""
 
 import contextlib
-import importlib.util
+import importlib
 import itertools
 import json
 import os
@@ -22,14 +22,9 @@ NOTEBOOKS = HERE.parent / "notebooks"
 
 
 def mutants():
-    """Every wrong answer of tests/mutants/exercises_*.py: (exercise, what is wrong, function)."""
+    """The exercises that tests/mutants has wrong answers to (test_mutants.py runs them)."""
     for path in sorted((HERE / "mutants").glob("exercises_*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        for exercise, wrong in module.MUTANTS.items():
-            for what, function in wrong.items():
-                yield pytest.param(exercise, function, id=f"{exercise}-{what.replace(' ', '_')}")
+        yield from importlib.import_module(f"tests.mutants.{path.stem}").MUTANTS
 
 
 def solutions():
@@ -38,19 +33,11 @@ def solutions():
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         sources = ["".join(cell["source"]) for cell in cells]
         for source, after in itertools.pairwise(sources):
-            checked = re.search(r"^check\(\"([\w.]+)\", *(\w+)\)", source, re.MULTILINE)
+            checked = re.search(r"^check\(\"([^\"]+)\", *(\w+)\)", source, re.MULTILINE)
             fenced = re.search(r"```python\n(.*?)```", after, re.DOTALL)
             if checked and fenced:
                 name, function = checked.groups()
                 yield pytest.param(name, function, fenced[1], source, id=name)
-
-
-@pytest.mark.parametrize(("exercise", "function"), list(mutants()))
-def test_a_wrong_answer_is_rejected(exercise, function):
-    result = run_check(exercise, function)
-    print(result)
-    assert result.passed is False
-    assert "\n" not in str(result) and len(str(result)) < 260
 
 
 @pytest.mark.parametrize(("exercise", "function", "code", "stub"), list(solutions()))
@@ -63,12 +50,9 @@ def test_the_printed_solution_passes_and_the_stub_is_open(exercise, function, co
     assert run_check(exercise, space[function]).message == "not written yet"
 
 
-def test_every_exercise_has_a_notebook_and_four_mutants():
-    wrong = [case.values[0] for case in mutants()]
+def test_every_exercise_has_a_solution_in_a_notebook_and_wrong_answers():
     solved = [case.values[0] for case in solutions()]
-    assert sorted(set(wrong)) == sorted(checks._exercises()) == sorted(solved)
-    for name in checks._exercises():
-        assert wrong.count(name) >= 4, name
+    assert sorted(mutants()) == sorted(checks._exercises()) == sorted(solved)
 
 
 # The engine itself, on an exercise of its own.
