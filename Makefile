@@ -8,6 +8,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 PORT ?= 8888
 NB ?=
 
+# Asked on Linux without an NVIDIA card; if it does not answer, pip's own configuration decides.
+export TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+export TORCH_INDEX
+
 VENV := .venv/bin/python
 OFFLINE := $(VENV) tools/offline.py
 PYTEST := $(OFFLINE) $(VENV) -m pytest

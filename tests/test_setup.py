@@ -214,7 +214,7 @@ def test_damaged_packages_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("system", "driver", "answers", "chosen", "expected"),
     [
-        ("Linux", False, True, None, environment.CPU_INDEX),
+        ("Linux", False, True, None, "https://cpu.example.org"),
         ("Linux", False, False, None, None),
         ("Linux", True, True, None, None),
         ("Darwin", False, True, None, None),
@@ -233,7 +233,7 @@ def test_where_torch_comes_from(
         def close(self) -> None: ...
 
     def urlopen(url: str, timeout: float) -> Answer:
-        assert timeout <= 10
+        assert timeout <= 10 and url.startswith("https://cpu.example.org")
         if not answers:
             raise OSError("no route")
         return Answer()
@@ -242,6 +242,7 @@ def test_where_torch_comes_from(
     monkeypatch.setattr(environment.shutil, "which", lambda name: "/bin/x" if driver else None)
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
     monkeypatch.delenv("TORCH_INDEX", raising=False)
+    monkeypatch.setenv("TORCH_CPU_INDEX", "https://cpu.example.org")
     if chosen:
         monkeypatch.setenv("TORCH_INDEX", chosen)
     assert environment.torch_index() == expected

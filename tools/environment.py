@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "course-setup.json"
 TIERS = {"lab": ("kernels",), "test": ("kernels", "dev")}
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 INDEX_PATIENCE_SECONDS = 5.0
 
 
@@ -178,14 +177,15 @@ def torch_index() -> str | None:
     if shutil.which("nvidia-smi"):
         say("found an NVIDIA driver: PyTorch comes with CUDA (about 3 GB to fetch)")
         return None
+    cpu_index = os.environ.get("TORCH_CPU_INDEX", "")
     try:
-        urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=INDEX_PATIENCE_SECONDS).close()
+        urllib.request.urlopen(f"{cpu_index}/torch/", timeout=INDEX_PATIENCE_SECONDS).close()
     except (OSError, ValueError):
         say("no NVIDIA driver, but PyTorch's index of CPU builds does not answer: plain pip, which")
         say("may fetch the larger CUDA build (TORCH_INDEX=… names another index)")
         return None
     say("no NVIDIA driver: PyTorch's CPU build (about 200 MB to fetch)")
-    return CPU_INDEX
+    return cpu_index
 
 
 def install_torch() -> None:
