@@ -119,12 +119,17 @@ def freeze(figure: Figure) -> None:
     figure.set_layout_engine(None)
 
 
-def png(figure: Figure, *, compress_level: int = 9) -> bytes:
+def png(figure: Figure) -> bytes:
     """The figure as PNG bytes: the same figure gives the same bytes (no date, no software name)."""
     freeze(figure)  # each further pass of the layout would move it a little, and change the bytes
+    canvas = FigureCanvasAgg(figure)
     with style():
-        canvas = FigureCanvasAgg(figure)
         canvas.draw()
+    return encode(canvas)
+
+
+def encode(canvas: FigureCanvasAgg, *, compress_level: int = 9) -> bytes:
+    """What ``canvas`` shows as PNG bytes; level 1 is quick, 9 is small."""
     pixels = Image.fromarray(np.asarray(canvas.buffer_rgba()))
     buffer = io.BytesIO()
     # Without the alpha channel: a dark page must not shine through.
@@ -553,3 +558,59 @@ def _finish(
 
 
 # --- pictures of one notebook -------------------------------------------------------------------
+
+
+@_styled
+def panels(
+    groups: Mapping[str, Mapping[str, tuple[object, object]]],
+    *,
+    xlabel: str,
+    finding: str,
+    alt: str | None = None,
+    dashed: Sequence[str] = (),
+    points: bool = False,
+    logx: bool = False,
+    logy: Sequence[str] = (),
+    ticks: Sequence[float] | None = None,
+    size: tuple[float, float] = (9.2, 3.3),
+) -> Picture:
+    """Small charts side by side, title → label → (x, y); one label has one colour in all of them.
+
+    A label in ``dashed`` is dashed and has the colour of its place among the dashed ones, so that
+    pairs of lines match. ``points`` marks every entry (a measurement). ``logy`` names the titles
+    with a logarithmic axis; ``ticks`` are the places named on the horizontal axis. One legend
+    stands below.
+    """
+    figure = new_figure(*size)
+    labels = list(dict.fromkeys(label for lines in groups.values() for label in lines))
+    colours = _colours([label for label in labels if label not in dashed])
+    colours |= _colours([label for label in labels if label in dashed])
+    for axes, (title, lines) in zip(
+        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+    ):
+        for label, (x, y) in lines.items():
+            axes.plot(
+                _x(x),
+                as_array(label, y),
+                color=colours[label],
+                linestyle=(0, (4, 2)) if label in dashed else "-",
+                marker=MARKERS[labels.index(label) % len(MARKERS)] if points else None,
+                label=label,
+            )
+        if logx:
+            axes.set_xscale("log")
+        if title in logy:
+            axes.set_yscale("log")
+        if ticks is not None:
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
+        axes.grid(True)
+        axes.set(xlabel=xlabel, title=title)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6))
+    if alt is None:
+        alt = (
+            f"{len(groups)} charts against {xlabel}: {', '.join(groups)}; in each a line for "
+            f"{', '.join(labels)}."
+        )
+    return Picture(figure, alt=alt, finding=finding)

@@ -158,7 +158,8 @@ class AttentionExplorer(Explorer):
         for (_, image, cells), matrix in zip(self._maps, (arrays["scores"], hidden), strict=True):
             image.set_data(matrix)
             edge = len(words) - 0.5
-            image.set_extent((-0.5, edge, edge, -0.5))
+            if image.get_extent()[1] != edge:  # new limits mean that everything is drawn anew
+                image.set_extent((-0.5, edge, edge, -0.5))
             _write_numbers(cells, image, matrix)
         if words != self._labelled:
             self._label(words)

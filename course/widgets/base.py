@@ -13,7 +13,16 @@ from typing import Any, ClassVar
 import ipywidgets as ipw
 from matplotlib.figure import Figure
 
-from course.plots import CSS_PIXELS_PER_INCH, freeze, new_figure, one_line, png, style
+from course.plots import (
+    CSS_PIXELS_PER_INCH,
+    encode,
+    freeze,
+    new_figure,
+    one_line,
+    png,
+    style,
+)
+from course.widgets.paint import Painter
 
 _LABEL_WIDTH = "8.5em"
 
@@ -228,6 +237,8 @@ class Explorer(ipw.VBox):
             self.build(self.figure, self.arrays)
             self.update(self.arrays)
         freeze(self.figure)
+        self._painter = Painter(self.figure)
+        self._painted: dict[str, Any] | None = None
 
         self._picture, self._status = ipw.HTML(), ipw.HTML()
         self._problem, self._save = ipw.HTML(), ipw.HTML()
@@ -340,6 +351,7 @@ class Explorer(ipw.VBox):
         except Exception:
             with style():
                 self.update(self.arrays)
+            self._painted = None
             raise
         self.values, self.arrays, self.status = values, arrays, status
 
@@ -353,20 +365,23 @@ class Explorer(ipw.VBox):
             self._syncing = False
 
     def _refresh(self) -> None:
-        """Send the picture and the sentences."""
-        data = base64.b64encode(png(self.figure, compress_level=1)).decode()
-        source = f"data:image/png;base64,{data}"
-        alt = escape(one_line("alt", self.alt(self.values, self.arrays)))
-        width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
-        self._picture.value = (
-            f'<img alt="{alt}" src="{source}" width="{width}" '
-            'style="display: block; max-width: 100%; height: auto; background: white">'
-        )
+        """Send the sentences, and the picture if it is a new one."""
         self._status.value = f'<p role="status" style="{_SENTENCE}">{escape(self.status)}</p>'
         self._problem.value = (
             f'<p role="alert" style="{_SENTENCE} {_ALERT}">{escape(self.problem)}</p>'
             if self.problem
             else ""
+        )
+        if self._painted is self.arrays:
+            return
+        image = encode(self._painter.paint(), compress_level=1)
+        self._painted = self.arrays
+        source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
+        alt = escape(one_line("alt", self.alt(self.values, self.arrays)))
+        width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
+        self._picture.value = (
+            f'<img alt="{alt}" src="{source}" width="{width}" '
+            'style="display: block; max-width: 100%; height: auto; background: white">'
         )
         self._save.value = (
             f'<a class="jupyter-widgets jupyter-button widget-button" style="margin: 0" '

@@ -101,6 +101,7 @@ class RowExplorer(Explorer):
         """Three bar charts over the words, and the plane of values with the summary."""
         grid = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.75])
         self._bars, self._numbers = [], []
+        self._shown: dict[str, np.ndarray] = {}
         titles = ("1  score", "2  after the mask", "3  weight")
         for place, (axes, title) in enumerate(zip(grid, titles, strict=False)):
             axes.set_title(title)
@@ -154,32 +155,45 @@ class RowExplorer(Explorer):
         axes.legend(loc="upper right", handletextpad=0.2, borderpad=0.1, borderaxespad=0.1)
 
     def update(self, arrays: dict[str, Any]) -> None:
-        """Move bars, numbers, dots and the star."""
-        visible, weights = arrays["visible"], arrays["weights"]
-        cividis = colour_map(WEIGHTS)
-        for row in range(len(WORDS)):
-            seen = bool(visible[row])
-            self._words[row].set_color(INK if seen else QUIET)
-            self._words[row].set_fontweight("bold" if row == arrays["position"] else "normal")
-            for column, name in ((0, "scores"), (1, "masked")):
-                faded = column == 1 and not seen
-                self._set_bar(column, row, arrays[name][row], HIDDEN if faded else COLOURS[0])
-            self._set_weight(row, weights[row], cividis(weights[row]))
-            place = VALUES[row]
-            self._rays[row].set_data(
-                [arrays["summary"][0], place[0]], [arrays["summary"][1], place[1]]
-            )
-            self._rays[row].set_linewidth(0.4 + 6 * weights[row])
-            self._rays[row].set_visible(weights[row] > 0.005)
-            self._names[row].set_color(INK if seen else QUIET)
-        self._dots.set_sizes(40 + 260 * weights)
-        colours = cividis(weights)
-        colours[weights == 0] = (0.95, 0.95, 0.96, 1)
-        self._dots.set_facecolor(colours)
-        self._summary.set_data([arrays["summary"][0]], [arrays["summary"][1]])
-        self._mean.set_data([arrays["mean"][0]], [arrays["mean"][1]])
-        self._mean.set_visible(bool(visible.any()))
+        """Move bars, numbers, dots and the star; leave alone what did not change."""
+        weights, visible = arrays["weights"], arrays["visible"]
+        query = np.arange(len(WORDS)) == arrays["position"]
+        for row in self._news("words", np.stack([visible, query])):
+            self._words[row].set_color(INK if visible[row] else QUIET)
+            self._words[row].set_fontweight("bold" if query[row] else "normal")
+            self._names[row].set_color(INK if visible[row] else QUIET)
+        for row in self._news("scores", arrays["scores"]):
+            self._set_bar(0, row, arrays["scores"][row], COLOURS[0])
+        for row in self._news("masked", np.stack([arrays["masked"], visible])):
+            self._set_bar(1, row, arrays["masked"][row], COLOURS[0] if visible[row] else HIDDEN)
+        colours = colour_map(WEIGHTS)(weights)
+        for row in self._news("weights", weights):
+            self._set_weight(row, weights[row], colours[row])
+        self._update_plane(arrays, colours)
         self._softmax_axes.set_title(f"3  weight, sum {number(weights.sum(), 2)}")
+
+    def _update_plane(self, arrays: dict[str, Any], colours: np.ndarray) -> None:
+        weights, summary = arrays["weights"], arrays["summary"]
+        for ray, place, weight in zip(self._rays, VALUES, weights, strict=True):
+            ray.set_data(*np.stack([summary, place], 1))
+            ray.set_linewidth(0.4 + 6 * weight)
+            ray.set_visible(weight > 0.005)
+        self._dots.set_sizes(40 + 260 * weights)
+        # No weight at all is pale, not the darkest of the colours.
+        fill = np.where(weights[:, None] > 0, colours, (0.95, 0.95, 0.96, 1))
+        self._dots.set_facecolor([tuple(colour) for colour in fill])
+        self._summary.set_data(*summary[:, None])
+        self._mean.set_data(*arrays["mean"][:, None])
+        self._mean.set_visible(bool(arrays["visible"].any()))
+
+    def _news(self, name: str, now: np.ndarray) -> list[int]:
+        """The words (last axis) whose numbers ``now`` are not those of the last call."""
+        before = self._shown.get(name)
+        self._shown[name] = now.copy()
+        if before is None:
+            return list(range(now.shape[-1]))
+        same = (now == before).reshape(-1, now.shape[-1]).all(0)
+        return [int(row) for row in np.flatnonzero(~same)]
 
     def _set_bar(self, column: int, row: int, value: float, colour: str) -> None:
         bar, text = self._bars[column][row], self._numbers[column][row]
