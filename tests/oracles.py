@@ -44,12 +44,31 @@ def may_look(
 def attention(
     q, k, v, *, mask=None, causal=False, window=None, bias=None, scale=None, dout=None
 ) -> Attention:
-    """``softmax(scale·q·k + bias) v`` over the keys in sight; an empty sight gives zeros."""
+    """``softmax(scale·q·k + bias) v`` over the keys in sight; an empty sight gives zeros.
+
+    The same question is answered once: mutants are all asked what the real module is asked.
+    """
     q, k, v = array(q), array(k), array(v)
+    given = [None if x is None else array(x) for x in (mask, bias, dout)]
+    key = (
+        causal,
+        window,
+        scale,
+        *((x is not None and (x.shape, x.tobytes())) for x in (q, k, v, *given)),
+    )
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _attention(q, k, v, *given, causal, window, scale)
+    return _ANSWERS[key]
+
+
+_ANSWERS: dict[tuple, Attention] = {}
+
+
+def _attention(q, k, v, mask, bias, dout, causal, window, scale) -> Attention:
     (B, H, T, D), S = q.shape, k.shape[2]
-    mask = np.broadcast_to(True if mask is None else array(mask), (B, H, T, S))
-    bias = np.broadcast_to(0.0 if bias is None else array(bias), (B, H, T, S))
-    dout = np.zeros((*q.shape[:3], v.shape[3])) if dout is None else array(dout)
+    mask = np.broadcast_to(True if mask is None else mask, (B, H, T, S))
+    bias = np.broadcast_to(0.0 if bias is None else bias, (B, H, T, S))
+    dout = np.zeros((*q.shape[:3], v.shape[3])) if dout is None else dout
     scale = 1 / np.sqrt(D) if scale is None else scale
 
     out, weights = np.zeros((B, H, T, v.shape[3])), np.zeros((B, H, T, S))
