@@ -70,11 +70,15 @@ def ladder() -> list[dict[str, Any]]:
         ("+ LayerNorm", {"norm": "pre"}),
         ("+ second block", {"L": 2}),
     ]
-    runs = []
+    rungs = []
     for label, change in steps:
         rung = rung | change
-        runs.append(_run("ladder", label, rung, _LADDER_TRAINING))
-    return runs
+        rungs.append((label, rung))
+    return [
+        _run("ladder", label, rung, _LADDER_TRAINING, seed=seed)
+        for seed in _SEEDS["ladder"]
+        for label, rung in rungs
+    ]
 
 
 def scale() -> list[dict[str, Any]]:
@@ -148,7 +152,7 @@ _ONE_BLOCK = {
 }
 # Short runs: the curve is measured often, on the first 8,192 held-out tokens.
 _SHORT_CURVE = {"evaluate_every": 50, "curve_tokens": 8192}
-_SEEDS = {"scale": (0,), "positions": (0,), "norms": (0,)}
+_SEEDS = {"ladder": (0, 1), "scale": (0, 1, 2), "positions": (0, 1, 2), "norms": (0, 1, 2)}
 
 #: Every experiment by name, in the order of the course.
 EXPERIMENTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
