@@ -17,7 +17,6 @@ map add passes over the tile, exp the dearest. ``course bench linear`` measures 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -373,49 +372,61 @@ class _Mode(NamedTuple):
 
 
 class _Tile(NamedTuple):
-    """``heads`` × ``G`` chunks of ``c`` tokens from ``start`` on; ``first`` counts chunks."""
+    """``G`` chunks of each of ``heads`` heads, from head ``h0`` and chunk ``first`` on."""
 
     h0: int
     heads: int
-    start: int
-    G: int
-    c: int
     first: int
-    last: bool
-
-    def cut(self, x: Tensor) -> Tensor:
-        """The tile of ``x [N,T,…]`` as a view ``[heads·G, c, …]``."""
-        part = x[self.h0 : self.h0 + self.heads, self.start : self.start + self.G * self.c]
-        return part.view(self.heads * self.G, self.c, *x.shape[2:])
+    G: int
 
     def rows(self, x: Tensor) -> Tensor:
         """The heads of this tile in a tensor of carried sums ``[N,…]``."""
         return x[self.h0 : self.h0 + self.heads]
 
     def slots(self, x: Tensor) -> Tensor:
-        """The chunks of this tile in ``x [N, chunks, …]``."""
-        return x[self.h0 : self.h0 + self.heads, self.first : self.first + self.G]
+        """The chunks of this tile in ``x [N, chunks, …]``, as ``[heads·G, …]``."""
+        return self.rows(x)[:, self.first : self.first + self.G].flatten(0, 1)
 
 
-def _tiles(N: int, T: int, chunk: int) -> Iterator[_Tile]:
-    """Tiles in the order of time, one group of heads after the other."""
-    chunk = max(1, min(chunk, T))
-    whole, rest = divmod(T, chunk)
-    at_once = max(1, _TILE // chunk)
-    # Chunks of several heads form one batch only where the heads lie close, without a rest between.
-    if whole >= at_once:
-        heads, G = 1, at_once
-    elif rest == 0:
-        heads, G = max(1, at_once // max(1, whole)), max(1, whole)
-    else:
-        heads, G = at_once, 1
-    for h0 in range(0, N, heads):
-        here = min(heads, N - h0)
-        for first in range(0, whole, G):
-            n = min(G, whole - first)
-            yield _Tile(h0, here, first * chunk, n, chunk, first, first + n == whole and not rest)
-        if rest:
-            yield _Tile(h0, here, whole * chunk, 1, rest, whole, True)
+class _Plan:
+    """How N sequences of T tokens fall into tiles: in the order of time, heads after heads."""
+
+    def __init__(self, N: int, T: int, chunk: int) -> None:
+        self.chunk = max(1, min(chunk, T))
+        self.whole, self.rest = divmod(T, self.chunk)
+        self.slots = self.whole + (self.rest > 0)
+        at_once = max(1, _TILE // self.chunk)
+        # Chunks of several heads form one batch only where nothing lies between them in memory.
+        if self.whole >= at_once:
+            self.heads, self.G = 1, at_once
+        elif self.rest == 0:
+            self.heads, self.G = max(1, at_once // max(1, self.whole)), self.whole
+        else:
+            self.heads, self.G = at_once, 1
+        self.tiles = []
+        for h0 in range(0, N, self.heads):
+            heads = min(self.heads, N - h0)
+            for first in range(0, self.whole, max(1, self.G)):
+                self.tiles.append(_Tile(h0, heads, first, min(self.G, self.whole - first)))
+            if self.rest:
+                self.tiles.append(_Tile(h0, heads, self.whole, 1))
+
+    def cut(self, x: Tensor | None) -> list[Any]:
+        """Views ``[heads·G, c, …]`` of ``x [N,T,…]``, one a tile (a split is cheaper than slices)."""
+        if x is None or not self.tiles:
+            return [None] * len(self.tiles)
+        if self.rest == 0 and self.whole == self.G:
+            return list(x.view(-1, self.chunk, *x.shape[2:]).split(self.heads * self.G))
+        pieces: list[Tensor] = []
+        for group in x.split(self.heads):
+            if self.heads > 1 or self.G == 1:
+                pieces += group.split(self.chunk, 1)
+                continue
+            long = self.whole * self.chunk
+            pieces += group[0, :long].view(-1, self.chunk, *x.shape[2:]).split(self.G)
+            if self.rest:
+                pieces.append(group[:, long:])
+        return pieces
 
 
 class _Scratch:
@@ -492,141 +503,166 @@ class _ChunkLoop(torch.autograd.Function):
         S, z = S.clone(), z.clone()
         out = v.new_empty(N, T, Dv)
         den = v.new_empty(N, T) if mode.normalize else None
-        tiles = list(_tiles(N, T, mode.chunk))
-        whole = graph and mode.chunk >= C
-        slots = max((tile.first + tile.G for tile in tiles), default=0)
-        states = v.new_empty(N, slots, C, Dv) if whole else None
+        plan, scratch = _Plan(N, T, mode.chunk), _Scratch(v)
+        prefix = _Sums(plan, scratch, C, Dv)
+        states = v.new_empty(N, plan.slots, C, Dv) if graph and mode.chunk >= C else None
         starts = []
-        scratch = _Scratch(v)
-        for tile in tiles:
+        for tile, xq, xk, V, here, total, real, places_here in zip(
+            plan.tiles, *map(plan.cut, (q, k, v, out, den, keep, places)), strict=True
+        ):
             if graph:
-                starts.append(
-                    (tile.rows(S).clone() if states is None else None, tile.rows(z).clone())
-                )
-            V = tile.cut(v)
-            _, Q = _mapped(tile, q, None, places, mode, scratch, "q")
-            _, K = _mapped(tile, k, keep, places, mode, scratch, "k")
+                S_start = tile.rows(S).clone() if states is None else None
+                starts.append((S_start, tile.rows(z).clone() if mode.track else None))
+            _, Q = _mapped(xq, None, places_here, mode, scratch, "q")
+            _, K = _mapped(xk, real, places_here, mode, scratch, "k")
+            before = prefix(tile, K, V, tile.rows(S))
+            if states is not None:
+                tile.slots(states).copy_(before)
             A = _scores(Q, K, scratch)
-            before = _states(tile, K, V, tile.rows(S), states, scratch)
-            here = torch.bmm(A, V, out=tile.cut(out)).baddbmm_(Q, before)
+            torch.bmm(A, V, out=here).baddbmm_(Q, before)
             if mode.track:
                 z_before = _z_before(tile, K, tile.rows(z))
-            if den is not None:
-                total = torch.sum(A, -1, out=tile.cut(den))
+            if total is not None:
+                torch.sum(A, -1, out=total)
                 total += torch.bmm(Q, z_before.unsqueeze(-1)).squeeze(-1)
                 here.div_(total.masked_fill_(total == 0, math.inf).unsqueeze(-1))
         if graph:
             ctx.save_for_backward(q, k, v, out if mode.normalize else None, den, keep, places)
-            ctx.tiles, ctx.starts, ctx.states, ctx.mode = tiles, starts, states, mode
+            ctx.plan, ctx.starts, ctx.states, ctx.mode = plan, starts, states, mode
         return out, S, z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, dS: Tensor, dz: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, den, keep, places = ctx.saved_tensors
+        plan: _Plan = ctx.plan
         mode: _Mode = ctx.mode
-        d_out = d_out.contiguous()
         dS, dz = dS.clone(), dz.clone()
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         scratch = _Scratch(v)
-        for tile, (S_start, z_start) in zip(reversed(ctx.tiles), reversed(ctx.starts), strict=True):
-            V, dN = tile.cut(v), tile.cut(d_out)
-            xq, Q = _mapped(tile, q, None, places, mode, scratch, "q")
-            xk, K = _mapped(tile, k, keep, places, mode, scratch, "k")
-            if ctx.states is None:
-                before = _states(tile, K, V, S_start.clone(), None, scratch)
-            else:
-                before = tile.slots(ctx.states).view(len(Q), *dS.shape[1:])
-            dA = scratch.get("dA", len(Q), tile.c, tile.c)
+        prefix = _Sums(plan, scratch, *dS.shape[1:])
+        suffix = _Sums(plan, scratch, *dS.shape[1:], reverse=True)
+        whole = (q, k, v, d_out.contiguous(), out, den, keep, places, dq, dk, dv)
+        for tile, start, (xq, xk, V, dN, here, total, real, places_here, dxq, dxk, dV) in zip(
+            reversed(plan.tiles),
+            reversed(ctx.starts),
+            reversed(list(zip(*map(plan.cut, whole), strict=True))),
+            strict=True,
+        ):
+            xq, Q = _mapped(xq, None, places_here, mode, scratch, "q")
+            xk, K = _mapped(xk, real, places_here, mode, scratch, "k")
+            dA = scratch.get("dA", len(Q), Q.shape[1], Q.shape[1])
             d_total = None
-            if den is None:
+            if total is None:
                 torch.bmm(dN, V.mT, out=dA)
             else:
-                total = tile.cut(den).unsqueeze(-1)
+                total = total.unsqueeze(-1)
                 dN = torch.div(dN, total, out=scratch.get("dN", *dN.shape))
-                d_total = (dN * tile.cut(out)).sum(-1, keepdim=True).neg_()
+                d_total = torch.mul(dN, here, out=scratch.get("dN · out", *dN.shape))
+                d_total = d_total.sum(-1, keepdim=True).neg_()
                 torch.baddbmm(d_total, dN, V.mT, out=dA)
             dA.tril_()
-            A = _scores(Q, K, scratch)
-            after = _states_after(tile, Q, dN, tile.rows(dS), scratch)
 
-            direct = Q.shape[-1] == q.shape[-1]
-            dQ = tile.cut(dq) if direct else scratch.get("dQ", *Q.shape)
-            dK = tile.cut(dk) if direct else scratch.get("dK", *K.shape)
+            dQ = dxq if Q.shape[-1] == q.shape[-1] else scratch.get("dQ", *Q.shape)
+            dK = dxk if K.shape[-1] == k.shape[-1] else scratch.get("dK", *K.shape)
+            if ctx.states is None:
+                before = prefix(tile, K, V, start[0].clone())
+            else:
+                before = tile.slots(ctx.states)
             torch.bmm(dA, K, out=dQ).baddbmm_(dN, before.mT)
+            after = suffix(tile, Q, dN, tile.rows(dS))
             torch.bmm(dA.mT, Q, out=dK).baddbmm_(V, after.mT)
-            torch.bmm(A.mT, dN, out=tile.cut(dv)).baddbmm_(K, after)
+            A = _scores(Q, K, scratch)
+            torch.bmm(A.mT, dN, out=dV).baddbmm_(K, after)
             if d_total is not None:
-                dQ.addcmul_(d_total, _z_before(tile, K, z_start.clone()).unsqueeze(1))
+                dQ.addcmul_(d_total, _z_before(tile, K, start[1].clone()).unsqueeze(1))
             if mode.track:
                 dK += _dz_after(tile, Q, d_total, tile.rows(dz)).unsqueeze(1)
-            if keep is not None:
-                dK *= tile.cut(keep).unsqueeze(-1)
-            _pull(tile, dq, xq, Q, dQ, places, mode)
-            _pull(tile, dk, xk, K, dK, places, mode)
+            if real is not None:
+                dK *= real.unsqueeze(-1)
+            _pull(dxq, xq, Q, dQ, places_here, mode)
+            _pull(dxk, xk, K, dK, places_here, mode)
         return dq, dk, dv, dS, dz, None, None, None, None
 
 
 def _mapped(
-    tile: _Tile,
     x: Tensor,
-    keep: Tensor | None,
+    real: Tensor | None,
     places: Tensor | None,
     mode: _Mode,
     scratch: _Scratch,
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """What the map sees of this tile, and φ of it with padding set to 0."""
-    part = tile.cut(x)
     if mode.root != 1:
-        part = torch.mul(part, mode.root, out=scratch.get(f"{name} scaled", *part.shape))
-    C = mode.fm.width(x.shape[-1])
-    out = scratch.get(f"{name} mapped", *part.shape[:-1], C)
-    f = mode.fm.write(part, out, None if places is None else tile.cut(places))
-    if keep is not None:
-        f = torch.mul(f, tile.cut(keep).unsqueeze(-1), out=out)
-    return part, f
+        x = torch.mul(x, mode.root, out=scratch.get(f"{name} scaled", *x.shape))
+    if mode.fm is _IDENTITY and real is None:
+        return x, x
+    out = scratch.get(f"{name} mapped", *x.shape[:-1], mode.fm.width(x.shape[-1]))
+    f = mode.fm.write(x, out, places)
+    return x, f if real is None else torch.mul(f, real.unsqueeze(-1), out=out)
 
 
-def _pull(
-    tile: _Tile, dx: Tensor, x: Tensor, f: Tensor, df: Tensor, places: Tensor | None, mode: _Mode
-) -> None:
+def _pull(dx: Tensor, x: Tensor, f: Tensor, df: Tensor, places: Tensor | None, mode: _Mode) -> None:
     """Write the gradient of this tile's inputs, from that of its features, into ``dx``."""
-    part = tile.cut(dx)
-    grad = mode.fm.pullback(x, f, df, None if places is None else tile.cut(places))
-    if grad.data_ptr() != part.data_ptr():
-        part.copy_(grad)
+    grad = mode.fm.pullback(x, f, df, places)
+    if grad.data_ptr() != dx.data_ptr():
+        dx.copy_(grad)
     if mode.root != 1:
-        part *= mode.root
+        dx *= mode.root
 
 
 def _scores(Q: Tensor, K: Tensor, scratch: _Scratch) -> Tensor:
     A = scratch.get("A", len(Q), Q.shape[1], Q.shape[1])
+    # Not a product with a mask: 0 · NaN would let a NaN of the future reach the past.
     return torch.bmm(Q, K.mT, out=A).tril_()
 
 
-def _states(
-    tile: _Tile, K: Tensor, V: Tensor, S: Tensor, states: Tensor | None, scratch: _Scratch
-) -> Tensor:
-    """S before each chunk ``[heads·G, C, Dv]``; ``S [heads, C, Dv]`` moves to after the tile."""
-    shape = (tile.heads, tile.G, K.shape[-1], V.shape[-1])
-    added = torch.bmm(K.mT, V, out=scratch.get("added", len(K), *shape[2:])).view(shape)
-    before = scratch.get("before", *shape) if states is None else tile.slots(states)
-    for now, new in zip(before.unbind(1), added.unbind(1), strict=True):
-        now.copy_(S)
-        S += new
-    return before.view(len(K), *shape[2:])
+class _Sums:
+    """Sums of ``leftᵀ right`` over the chunks before each chunk (``reverse``: after each)."""
 
+    def __init__(
+        self, plan: _Plan, scratch: _Scratch, C: int, Dv: int, *, reverse: bool = False
+    ) -> None:
+        self.scratch, self.reverse = scratch, reverse
+        G = plan.G
+        self.pairs: list[tuple[Tensor, Tensor]] | None = None
+        if plan.heads > 1 or G & (G - 1) or G < 2:
+            return
+        # One head, 2ⁿ chunks: n additions of half the rows each give all sums in place. That is
+        # n calls instead of 2ⁿ, and no subtraction. A spare row at the end holds what is carried.
+        rows = scratch.like.new_empty(G + 1, C, Dv)
+        self.added = rows[:G] if reverse else rows[1:]
+        self.others = rows[1:] if reverse else rows[:G]
+        self.carried = rows[G:] if reverse else rows[:1]
+        self.edge = self.added[-1:] if reverse else self.added[:1]
+        self.total = self.added[:1] if reverse else self.added[-1:]
+        self.G, self.pairs = G, []
+        for d in (2**i for i in range(G.bit_length() - 1)):
+            halves = self.added.view(G // (2 * d), 2, d, C, Dv)
+            here, there = halves[:, 1], halves[:, 0, -1:]
+            if reverse:
+                here, there = halves[:, 0], halves[:, 1, :1]
+            self.pairs.append((here, there))
 
-def _states_after(tile: _Tile, Q: Tensor, dN: Tensor, dS: Tensor, scratch: _Scratch) -> Tensor:
-    """The gradient of S after each chunk; ``dS`` moves to before the tile."""
-    shape = (tile.heads, tile.G, Q.shape[-1], dN.shape[-1])
-    added = torch.bmm(Q.mT, dN, out=scratch.get("added", len(Q), *shape[2:])).view(shape)
-    after = scratch.get("after", *shape)
-    for now, new in zip(reversed(after.unbind(1)), reversed(added.unbind(1)), strict=True):
-        now.copy_(dS)
-        dS += new
-    return after.view(len(Q), *shape[2:])
+    def __call__(self, tile: _Tile, left: Tensor, right: Tensor, carry: Tensor) -> Tensor:
+        """``[heads·G, C, Dv]``; ``carry [heads, C, Dv]`` moves to the other side of the tile."""
+        if self.pairs is not None and tile.G == self.G:
+            torch.bmm(left.mT, right, out=self.added)
+            self.carried.copy_(carry)
+            self.edge.add_(carry)
+            for here, there in self.pairs:
+                here.add_(there)
+            carry.copy_(self.total)
+            return self.others
+        shape = (tile.heads, tile.G, left.shape[-1], right.shape[-1])
+        added = torch.bmm(left.mT, right, out=self.scratch.get("added", len(left), *shape[2:]))
+        sums = self.scratch.get("after" if self.reverse else "before", *shape)
+        order = range(tile.G - 1, -1, -1) if self.reverse else range(tile.G)
+        for now, new in ((sums[:, j], added.view(shape)[:, j]) for j in order):
+            now.copy_(carry)
+            carry += new
+        return sums.flatten(0, 1)
 
 
 def _z_before(tile: _Tile, K: Tensor, z: Tensor) -> Tensor:
@@ -634,14 +670,14 @@ def _z_before(tile: _Tile, K: Tensor, z: Tensor) -> Tensor:
     added = K.sum(1).view(tile.heads, tile.G, -1)
     sums = torch.cat([z.unsqueeze(1), added], 1).cumsum(1)
     z.copy_(sums[:, -1])
-    return sums[:, :-1].reshape(len(K), -1)
+    return sums[:, :-1].flatten(0, 1)
 
 
 def _dz_after(tile: _Tile, Q: Tensor, d_total: Tensor | None, dz: Tensor) -> Tensor:
     """The gradient of z after each chunk; ``dz`` moves to before the tile."""
     if d_total is None:
-        return dz.unsqueeze(1).expand(-1, tile.G, -1).reshape(len(Q), -1)
+        return dz.unsqueeze(1).expand(-1, tile.G, -1).flatten(0, 1)
     added = torch.bmm(d_total.mT, Q).view(tile.heads, tile.G, -1).flip(1)
     sums = torch.cat([dz.unsqueeze(1), added], 1).cumsum(1)
     dz.copy_(sums[:, -1])
-    return sums[:, :-1].flip(1).reshape(len(Q), -1)
+    return sums[:, :-1].flip(1).flatten(0, 1)

@@ -469,8 +469,8 @@ def padding_left_in_z(m: Any) -> None:
 
 @mutant
 def padding_left_in_z_of_chunks(m: Any) -> None:
-    def mapped(original: Any, tile: Any, x: Tensor, keep: Any, *rest: Any) -> Any:
-        return original(tile, x, None, *rest)
+    def mapped(original: Any, x: Tensor, real: Any, *rest: Any) -> Any:
+        return original(x, None, *rest)
 
     _wrap(m.linear, "_mapped", mapped)
 
@@ -508,10 +508,12 @@ def no_key_stabiliser(m: Any) -> None:
 
 @mutant
 def the_last_ragged_chunk_is_dropped(m: Any) -> None:
-    def tiles(original: Any, N: int, T: int, chunk: int) -> Any:
-        return (tile for tile in original(N, T, chunk) if tile.c == min(chunk, T))
+    class Plan(m.linear._Plan):
+        def cut(self, x: Tensor | None) -> list[Any]:
+            self.tiles = [tile for tile in self.tiles if tile.first < max(1, self.whole)]
+            return super().cut(x)[: len(self.tiles)]
 
-    _wrap(m.linear, "_tiles", tiles)
+    m.linear._Plan = Plan
 
 
 @mutant
@@ -575,55 +577,48 @@ def the_numerator_in_float16(m: Any) -> None:
     m.linear._divide = lambda num, den: num.half().to(num) / den.unsqueeze(-1)
 
 
+def _by_subtraction(m: Any, backwards: bool) -> None:
+    """What comes before a chunk as the total of its tile minus what does not."""
+    right = m.linear._Sums.__call__
+
+    def call(self: Any, tile: Any, left: Tensor, right_: Tensor, carry: Tensor) -> Tensor:
+        if self.reverse != backwards:
+            return right(self, tile, left, right_, carry)
+        added = (left.mT @ right_).view(tile.heads, tile.G, left.shape[-1], right_.shape[-1])
+        total = carry.unsqueeze(1) + added.sum(1, keepdim=True)
+        carry.copy_(total[:, 0])
+        rest = added.cumsum(1) if backwards else added.flip(1).cumsum(1).flip(1)
+        return (total - rest).flatten(0, 1)
+
+    m.linear._Sums.__call__ = call
+
+
 @mutant
 def an_exclusive_prefix_by_subtraction(m: Any) -> None:
-    def states(
-        original: Any, tile: Any, K: Tensor, V: Tensor, S: Tensor, kept: Any, scratch: Any
-    ) -> Tensor:
-        shape = (tile.heads, tile.G, K.shape[-1], V.shape[-1])
-        added = (K.mT @ V).view(shape)
-        total = S.unsqueeze(1) + added.sum(1, keepdim=True)
-        before = total - added.flip(1).cumsum(1).flip(1)
-        S.copy_(total[:, 0])
-        if kept is not None:
-            tile.slots(kept).copy_(before)
-        return before.reshape(-1, *shape[2:])
-
-    _wrap(m.linear, "_states", states)
+    _by_subtraction(m, backwards=False)
 
 
 @mutant
 def a_suffix_by_subtraction(m: Any) -> None:
-    def states_after(
-        original: Any, tile: Any, Q: Tensor, dN: Tensor, dS: Tensor, scratch: Any
-    ) -> Tensor:
-        shape = (tile.heads, tile.G, Q.shape[-1], dN.shape[-1])
-        added = (Q.mT @ dN).view(shape)
-        total = dS.unsqueeze(1) + added.sum(1, keepdim=True)
-        dS.copy_(total[:, 0])
-        return (total - added.cumsum(1)).reshape(-1, *shape[2:])
-
-    _wrap(m.linear, "_states_after", states_after)
+    _by_subtraction(m, backwards=True)
 
 
 @mutant
 def the_state_starts_anew_at_each_tile(m: Any) -> None:
-    def tiles(original: Any, N: int, T: int, chunk: int) -> Any:
-        m.linear._TILE = 2 * chunk
-        return original(N, T, chunk)
+    m.linear._TILE = 16
+    right = m.linear._Sums.__call__
 
-    def states(original: Any, tile: Any, K: Tensor, V: Tensor, S: Tensor, *rest: Any) -> Tensor:
-        if tile.start:
-            S.zero_()
-        return original(tile, K, V, S, *rest)
+    def call(self: Any, tile: Any, left: Tensor, right_: Tensor, carry: Tensor) -> Tensor:
+        if tile.first:
+            carry.zero_()
+        return right(self, tile, left, right_, carry)
 
-    _wrap(m.linear, "_tiles", tiles)
-    _wrap(m.linear, "_states", states)
+    m.linear._Sums.__call__ = call
 
 
 @mutant
 def the_backward_pass_changes_what_was_kept(m: Any) -> None:
-    _edit(m.linear, "S_start.clone()", "S_start")
+    _edit(m.linear, "start[0].clone()", "start[0]")
 
 
 @mutant
