@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import environment, offline
+from tools import environment, lab, offline
 
 ROOT = Path(__file__).resolve().parents[1]
 NOWHERE = ("192.0.2.1", 80)  # a documentation address: no machine has it
@@ -299,3 +300,31 @@ def test_this_run_has_no_network() -> None:
     with pytest.raises(OSError) as refused:
         socket.create_connection(NOWHERE, timeout=5)
     assert refused.value.errno == errno.ENETUNREACH
+
+
+@pytest.mark.slow
+def test_a_broken_venv_is_replaced_by_one_that_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    environment.venv_python().parent.mkdir(parents=True)
+    environment.venv_python().write_text("half of a python")
+    environment.make_venv()
+    assert "making it anew" in capsys.readouterr().out
+    assert environment.works("-m", "pip", "--version")
+    environment.make_venv()
+    assert capsys.readouterr().out == ""
+
+
+def test_jupyterlab_asks_nothing_and_calls_nobody(tmp_path: Path) -> None:
+    lab.quiet_settings(tmp_path)
+    (written,) = tmp_path.rglob("overrides.json")
+    settings = json.loads(written.read_text(encoding="utf-8"))
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    written.write_text("{}")
+    lab.quiet_settings(tmp_path)
+    assert written.read_text() == "{}"  # a reader's own settings stay
+    arguments = lab.lab_arguments(9001)
+    assert "--ServerApp.port=9001" in arguments and "--LabApp.news_url=None" in arguments
+    assert "--LabApp.extension_manager=readonly" in arguments
+    assert (lab.ROOT / lab.FIRST).is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,13 @@ from course.doctor import has_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "notebooks/00_start_here.ipynb"
+# Without this JupyterLab asks every new reader whether it may fetch its news.
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+    }
+}
 
 
 def lab_arguments(port: int) -> list[str]:
@@ -32,9 +40,18 @@ def lab_arguments(port: int) -> list[str]:
     return arguments
 
 
+def quiet_settings(folder: Path) -> None:
+    """Write the course's defaults into an environment's JupyterLab, unless there are others."""
+    overrides = folder / "share" / "jupyter" / "lab" / "settings" / "overrides.json"
+    if not overrides.exists():
+        overrides.parent.mkdir(parents=True, exist_ok=True)
+        overrides.write_text(json.dumps(SETTINGS, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8888)
+    quiet_settings(Path(sys.prefix))
     command = [sys.executable, "-m", "jupyterlab", *lab_arguments(parser.parse_args().port)]
     os.execv(sys.executable, command)
 
