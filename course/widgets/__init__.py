@@ -31,6 +31,7 @@ picture stays.
 
 from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
+from course.widgets.cost import CostExplorer
 from course.widgets.positions import PositionExplorer
 from course.widgets.row import RowExplorer
 from course.widgets.scale import ScaleExplorer
@@ -38,6 +39,7 @@ from course.widgets.scale import ScaleExplorer
 __all__ = [
     "AttentionExplorer",
     "Choice",
+    "CostExplorer",
     "Explorer",
     "PositionExplorer",
     "RowExplorer",

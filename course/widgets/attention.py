@@ -189,7 +189,8 @@ class AttentionExplorer(Explorer):
         last = f"the last word “{words[-1]}” gives most weight, {number(weights[-1, best], 2)}, to "
         target = "itself" if best == len(words) - 1 else f"“{words[best]}”"
         verb = "scores itself" if selfish == 1 else "score themselves"
-        return f"{kind}; {selfish} of {len(words)} words {verb} highest; {last}{target}."
+        pairs = f"{int(arrays['visible'].sum())} of {len(words) ** 2} pairs are visible"
+        return f"{kind}; {selfish} of {len(words)} words {verb} highest; {pairs}; {last}{target}."
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """The two heat maps in words."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import Collection
 from matplotlib.figure import Figure
@@ -23,9 +25,9 @@ _SIMPLE = (Text, Line2D, Patch, Collection, AxesImage)
 class Painter:
     """Keeps what stands still as a background and draws the artists that change on top of it.
 
-    Matplotlib marks an artist ``stale`` when a setter changes it. Moving artists are drawn in
-    their z-order, but above those that stand still. Artists must not be added after the first
-    drawing. Most of a picture's time goes into text that nobody changed.
+    Matplotlib marks an artist ``stale`` when a setter changes it. What lies above a moving artist
+    in its axes is drawn again as well, so that the order stays. Most of a picture's time goes into
+    text that nobody changed.
     """
 
     def __init__(self, figure: Figure) -> None:
@@ -33,8 +35,9 @@ class Painter:
         self._canvas = FigureCanvasAgg(figure)
         self._background: Any = None
         self._moving: frozenset[Artist] = frozenset()
-        self._unused: frozenset[Artist] = frozenset()
+        self._labels: list[tuple[object, ...]] = []
         self._last: frozenset[Artist] = frozenset()
+        self._front: list[Artist] = []
 
     def paint(self) -> FigureCanvasAgg:
         """The canvas with the figure as it is now."""
@@ -48,14 +51,14 @@ class Painter:
                     self._keep_still(changed | self._last)
                 self._canvas.restore_region(self._background)
                 renderer = self._canvas.get_renderer()
-                for artist in sorted(self._moving, key=lambda a: a.get_zorder()):
+                for artist in self._front:
                     artist.draw(renderer)
                 self._last = changed
         return self._canvas
 
     def _changed(self) -> tuple[frozenset[Artist], bool]:
         """The artists changed since they were drawn, and whether each can be drawn alone."""
-        if not self._stale_labels() <= self._unused:
+        if self._tick_labels() != self._labels:
             return frozenset(), False
         found: set[Artist] = set()
         for axes in self._figure.axes:
@@ -63,22 +66,39 @@ class Painter:
         alone = all(isinstance(a, _SIMPLE) and not isinstance(a, Spine) for a in found)
         return frozenset(found), alone
 
-    def _stale_labels(self) -> frozenset[Artist]:
+    def _tick_labels(self) -> list[tuple[object, ...]]:
+        """What the words beside the axes look like (their ``stale`` says nothing: axes set it)."""
         sides = [side for axes in self._figure.axes for side in (axes.xaxis, axes.yaxis)]
         labels = [tick.label1 for side in sides for tick in side.majorTicks]
-        return frozenset(label for label in labels if label.stale)
+        return [
+            (a.get_text(), a.get_color(), hash(a.get_fontproperties()), a.get_rotation())
+            for a in labels
+        ]
 
     def _draw_all(self) -> None:
         self._canvas.draw()
-        # An axis holds more ticks than it draws; the others stay stale and mean nothing.
-        self._unused = self._stale_labels()
+        self._labels = self._tick_labels()
 
     def _keep_still(self, moving: frozenset[Artist]) -> None:
-        """Draw all but ``moving`` and keep that as the background."""
-        for artist in moving:
+        """Draw all but ``moving``, and what lies above it, and keep that as the background."""
+        self._front = [a for axes in self._figure.axes for a in _in_front(axes, moving)]
+        for artist in self._front:
             artist.set_animated(True)
         self._draw_all()
-        for artist in moving:
+        for artist in self._front:
             artist.set_animated(False)
         self._background = self._canvas.copy_from_bbox(self._figure.bbox)
         self._moving = moving
+
+
+def _in_front(axes: Axes, moving: frozenset[Artist]) -> list[Artist]:
+    """The moving artists of ``axes`` and all above the lowest of them, in drawing order."""
+    order = sorted(
+        (child for child in axes.get_children() if child is not axes.patch),
+        key=lambda child: child.get_zorder(),
+    )
+    lowest = next((place for place, a in enumerate(order) if a in moving), len(order))
+    # Ticks and their words stand outside, where nothing moves; grid lines do not.
+    grids = [side for side in (axes.xaxis, axes.yaxis) if side.get_gridlines()[:1]]
+    gridded = [side for side in grids if side.get_gridlines()[0].get_visible()]
+    return [a for a in order[lowest:] if not isinstance(a, Axis) or a in gridded]

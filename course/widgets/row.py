@@ -70,6 +70,7 @@ class RowExplorer(Explorer):
     ) -> dict[str, Any]:
         """``scores``, ``visible``, ``masked``, ``weights`` [8], ``summary``, ``mean`` [2].
 
+        ``position`` and ``chosen`` are places among the words.
         ``masked`` is what the softmax sees before the division by the temperature; ``weights`` at
         temperature 0 are the limit, shared by the words with the highest score.
         """
@@ -88,7 +89,7 @@ class RowExplorer(Explorer):
         mean = VALUES[visible].mean(0) if visible.any() else np.zeros(2)
         return {
             "position": position,
-            "temperature": temperature,
+            "chosen": WORDS.index(word),
             "scores": scores,
             "visible": visible,
             "masked": masked,
@@ -162,8 +163,9 @@ class RowExplorer(Explorer):
             self._words[row].set_color(INK if visible[row] else QUIET)
             self._words[row].set_fontweight("bold" if query[row] else "normal")
             self._names[row].set_color(INK if visible[row] else QUIET)
-        for row in self._news("scores", arrays["scores"]):
-            self._set_bar(0, row, arrays["scores"][row], COLOURS[0])
+        chosen = np.arange(len(WORDS)) == arrays["chosen"]
+        for row in self._news("scores", np.stack([arrays["scores"], chosen])):
+            self._set_bar(0, row, arrays["scores"][row], COLOURS[1] if chosen[row] else COLOURS[0])
         for row in self._news("masked", np.stack([arrays["masked"], visible])):
             self._set_bar(1, row, arrays["masked"][row], COLOURS[0] if visible[row] else HIDDEN)
         colours = colour_map(WEIGHTS)(weights)

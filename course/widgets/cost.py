@@ -1,0 +1,158 @@
+"""The bill of a model: operations of a pass, and bytes of weights, cache and scores."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course.cost import (
+    MIB,
+    block_flops,
+    block_parameters,
+    cache_bytes_per_token,
+    score_bytes,
+)
+from course.plots import COLOURS, INK, MARKERS, number
+from course.widgets.base import Choice, Control, Explorer, Slider
+
+#: Bytes of one number by the option's name.
+ITEMSIZES = {"float32 (4 bytes)": 4, "bfloat16 (2 bytes)": 2, "int8 (1 byte)": 1}
+LENGTHS = np.unique(np.round(np.geomspace(64, 262_144, 49))).astype(int)
+_PARTS = ("weights", "cache", "scores")
+
+
+class CostExplorer(Explorer):
+    """Length, width, heads, layers and the size of a number → FLOPs, weights, cache, scores.
+
+    To try: only E moves the crossing of the two lines of operations (T = 6E); heads change nothing
+    but the scores; the cache grows with T and L, the scores with T² and not with L.
+    """
+
+    title = "What does a model of this shape cost?"
+    note = (
+        "L blocks with a feed-forward part of 4E, one sequence, the full square of pairs computed; "
+        "token table and output matrix are left out. Scores: of one layer, if they are stored."
+    )
+    size = (9.2, 3.7)
+    controls: ClassVar[dict[str, Control]] = {
+        "T": Slider("Tokens T", 1_024, low=128, high=131_072, step=128),
+        "E": Slider("Model width E", 768, low=64, high=8_192, step=64),
+        "H": Slider("Heads H", 12, low=1, high=64),
+        "L": Slider("Layers L", 12, low=1, high=96),
+        "dtype": Choice("Numbers", "bfloat16 (2 bytes)", tuple(ITEMSIZES)),
+    }
+
+    @staticmethod
+    def compute(*, T: int, E: int, H: int, L: int, dtype: str) -> dict[str, Any]:
+        """At T: FLOPs ``rest`` and ``pairs`` of all blocks; bytes ``weights``, ``cache``, ``scores``.
+
+        ``curves`` holds the same five over ``LENGTHS``; ``crossing`` is the length from which on
+        the pairs cost more than the rest; ``token`` is the cache of one token. ``ValueError`` if H
+        does not divide E.
+        """
+        if E % H:
+            raise ValueError(f"Heads H: expected a divisor of the width E = {E}, got {H}.")
+        itemsize = ITEMSIZES[dtype]
+        token = cache_bytes_per_token(L=L, kv_heads=H, D=E // H, itemsize=itemsize)
+        weights = L * block_parameters(E)["total"] * itemsize
+
+        def at(length: int) -> dict[str, int]:
+            flops = block_flops(length, E=E)
+            return {
+                "rest": L * (flops["total"] - flops["attention"]),
+                "pairs": L * flops["attention"],
+                "weights": weights,
+                "cache": length * token,
+                "scores": score_bytes(length, H=H, itemsize=itemsize),
+            }
+
+        everywhere = [at(int(length)) for length in LENGTHS]
+        return at(T) | {
+            "T": T,
+            "token": token,
+            "crossing": 6 * E,
+            "curves": {
+                name: np.array([float(one[name]) for one in everywhere]) for name in everywhere[0]
+            },
+        }
+
+    def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
+        """Operations and bytes against the length, with a point where the sliders stand."""
+        left, right = figure.subplots(1, 2)
+        self._lines: dict[str, Any] = {}
+        self._points: dict[str, Any] = {}
+        self._rulers = []
+        labels = {
+            "rest": "projections, feed-forward",
+            "pairs": "pairs",
+            "weights": "weights",
+            "cache": "cache",
+            "scores": "scores of a layer",
+        }
+        for axes, names in ((left, ("rest", "pairs")), (right, _PARTS)):
+            for place, name in enumerate(names):
+                colour = COLOURS[place if axes is left else place + 2]
+                (self._lines[name],) = axes.plot(
+                    LENGTHS, arrays["curves"][name], color=colour, label=labels[name]
+                )
+                (self._points[name],) = axes.plot(
+                    [], [], MARKERS[place], color=colour, markeredgecolor=INK
+                )
+            self._rulers.append(axes.axvline(arrays["T"], color=INK, linewidth=0.8, alpha=0.5))
+            self._finish(axes)
+        left.set(ylim=(1e7, 1e19), title="FLOPs of one pass")
+        right.set(ylim=(1e3, 1e14), title="bytes")
+
+    def _finish(self, axes: Axes) -> None:
+        axes.set(xscale="log", yscale="log", xlim=(LENGTHS[0], LENGTHS[-1]), xlabel="tokens T")
+        axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
+        axes.minorticks_off()
+        axes.grid(True)
+        axes.legend(loc="upper left")
+
+    def update(self, arrays: dict[str, Any]) -> None:
+        """Move the lines and the points."""
+        for name, line in self._lines.items():
+            line.set_ydata(arrays["curves"][name])
+            self._points[name].set_data([arrays["T"]], [arrays[name]])
+        for ruler in self._rulers:
+            ruler.set_xdata([arrays["T"], arrays["T"]])
+
+    def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """FLOPs, the share of the pairs, and the three amounts of bytes; which is the largest."""
+        total = arrays["rest"] + arrays["pairs"]
+        heaviest = max(_PARTS, key=lambda name: arrays[name])
+        return (
+            f"One pass over {values['T']:,} tokens: {_flops(total)}, "
+            f"{number(100 * arrays['pairs'] / total, 1)} % of it for pairs (half from "
+            f"{arrays['crossing']:,} tokens on). Weights {size(arrays['weights'])}, cache "
+            f"{size(arrays['cache'])} ({size(arrays['token'])} a token), scores of one layer "
+            f"{size(arrays['scores'])}: the {heaviest} weigh{'s' if heaviest == 'cache' else ''} "
+            "most."
+        )
+
+    def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
+        """Both panels in words."""
+        return (
+            "Two charts with logarithmic axes over the number of tokens. Left, operations: a line "
+            "of slope 1 and one of slope 2 that cross. Right, bytes: weights flat, cache of slope "
+            f"1, scores of slope 2. {self.finding(values, arrays)}"
+        )
+
+
+def size(nbytes: float) -> str:
+    """Bytes in words, in the unit that leaves one to four digits before the point."""
+    for unit, scale in (("GiB", 1_024 * MIB), ("MiB", MIB), ("KiB", 1_024)):
+        if nbytes >= scale:
+            return f"{number(nbytes / scale, 1)} {unit}"
+    return f"{nbytes:,.0f} bytes"
+
+
+def _flops(count: float) -> str:
+    for unit, scale in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9)):
+        if count >= scale:
+            return f"{number(count / scale, 1)} {unit}"
+    return f"{number(count / 1e6, 1)} MFLOP"
