@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 WEIGHTS = "cividis"  # 0…1: readable in grey and with any colour vision
@@ -601,13 +601,17 @@ def panels(
             axes.set_xscale("log")
         if title in logy:
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
         if ticks is not None:
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
+            axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(True)
         axes.set(xlabel=xlabel, title=title)
     handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6))
+    columns = max(1, round(13 * size[0] / (5 + max(map(len, names), default=0))))
+    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), columns))
     if alt is None:
         alt = (
             f"{len(groups)} charts against {xlabel}: {', '.join(groups)}; in each a line for "
