@@ -36,7 +36,7 @@ from course.inputs import (
 
 FORMS = ("parallel", "scan", "recurrent", "chunk")
 CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the first to run fast
-_TILE = 1024  # tokens handled at once: large enough for batched products, small enough for caches
+_TILE = 2048  # tokens handled at once: enough to keep calls few, little enough for the caches
 
 
 class LinearState(NamedTuple):
@@ -357,7 +357,7 @@ _CAUSAL = {"parallel": _parallel, "scan": _scan, "recurrent": _recurrent}
 _WHOLE = {"parallel": _quadratic, "scan": _one_state, "recurrent": _one_state, "chunk": _one_state}
 
 
-# The chunk form. Heads lie on one axis N = B·H, and the loop goes over tiles of about a thousand
+# The chunk form. Heads lie on one axis N = B·H, and the loop goes over tiles of some thousand
 # tokens: one head and many chunks, or, for short sequences, several heads at once.
 
 
@@ -370,6 +370,11 @@ class _Mode(NamedTuple):
     track: bool
     chunk: int
 
+    @property
+    def plain(self) -> bool:
+        """Whether the map leaves everything as it is."""
+        return self.root == 1 and self.fm.__class__ is _IDENTITY.__class__
+
 
 class _Tile(NamedTuple):
     """``G`` chunks of each of ``heads`` heads, from head ``h0`` and chunk ``first`` on."""
@@ -379,13 +384,10 @@ class _Tile(NamedTuple):
     first: int
     G: int
 
-    def rows(self, x: Tensor) -> Tensor:
-        """The heads of this tile in a tensor of carried sums ``[N,…]``."""
-        return x[self.h0 : self.h0 + self.heads]
-
     def slots(self, x: Tensor) -> Tensor:
         """The chunks of this tile in ``x [N, chunks, …]``, as ``[heads·G, …]``."""
-        return self.rows(x)[:, self.first : self.first + self.G].flatten(0, 1)
+        rows = x[self.h0 : self.h0 + self.heads]
+        return rows[:, self.first : self.first + self.G].flatten(0, 1)
 
 
 class _Plan:
@@ -411,8 +413,13 @@ class _Plan:
             if self.rest:
                 self.tiles.append(_Tile(h0, heads, self.whole, 1))
 
+    def rows(self, x: Tensor) -> list[Tensor]:
+        """The heads of each tile in carried sums ``x [N,…]``."""
+        groups = x.split(self.heads)
+        return [groups[tile.h0 // self.heads] for tile in self.tiles]
+
     def cut(self, x: Tensor | None) -> list[Any]:
-        """Views ``[heads·G, c, …]`` of ``x [N,T,…]``, one a tile (a split is cheaper than slices)."""
+        """Views ``[heads·G, c, …]`` of ``x [N,T,…]``, one a tile; split is faster than slices."""
         if x is None or not self.tiles:
             return [None] * len(self.tiles)
         if self.rest == 0 and self.whole == self.G:
@@ -469,7 +476,7 @@ def _chunk(
         by_head(key_mask),
         by_head(positions),
         mode,
-        torch.is_grad_enabled(),
+        torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, past.S, past.z)),
     )
     return out.view(B, H, T, Dv), S.view(B, H, C, Dv), z.view(B, H, C)
 
@@ -507,21 +514,24 @@ class _ChunkLoop(torch.autograd.Function):
         prefix = _Sums(plan, scratch, C, Dv)
         states = v.new_empty(N, plan.slots, C, Dv) if graph and mode.chunk >= C else None
         starts = []
-        for tile, xq, xk, V, here, total, real, places_here in zip(
-            plan.tiles, *map(plan.cut, (q, k, v, out, den, keep, places)), strict=True
+        for tile, xq, xk, V, here, total, real, places_here, S_here, z_here in zip(
+            plan.tiles,
+            *map(plan.cut, (q, k, v, out, den, keep, places)),
+            *map(plan.rows, (S, z)),
+            strict=True,
         ):
             if graph:
-                S_start = tile.rows(S).clone() if states is None else None
-                starts.append((S_start, tile.rows(z).clone() if mode.track else None))
+                S_start = S_here.clone() if states is None else None
+                starts.append((S_start, z_here.clone() if mode.track else None))
             _, Q = _mapped(xq, None, places_here, mode, scratch, "q")
             _, K = _mapped(xk, real, places_here, mode, scratch, "k")
-            before = prefix(tile, K, V, tile.rows(S))
+            before = prefix(tile, K, V, S_here)
             if states is not None:
                 tile.slots(states).copy_(before)
             A = _scores(Q, K, scratch)
             torch.bmm(A, V, out=here).baddbmm_(Q, before)
             if mode.track:
-                z_before = _z_before(tile, K, tile.rows(z))
+                z_before = _z_before(tile, K, z_here)
             if total is not None:
                 torch.sum(A, -1, out=total)
                 total += torch.bmm(Q, z_before.unsqueeze(-1)).squeeze(-1)
@@ -542,13 +552,12 @@ class _ChunkLoop(torch.autograd.Function):
         scratch = _Scratch(v)
         prefix = _Sums(plan, scratch, *dS.shape[1:])
         suffix = _Sums(plan, scratch, *dS.shape[1:], reverse=True)
-        whole = (q, k, v, d_out.contiguous(), out, den, keep, places, dq, dk, dv)
-        for tile, start, (xq, xk, V, dN, here, total, real, places_here, dxq, dxk, dV) in zip(
-            reversed(plan.tiles),
-            reversed(ctx.starts),
-            reversed(list(zip(*map(plan.cut, whole), strict=True))),
-            strict=True,
-        ):
+        views = [
+            *map(plan.cut, (q, k, v, d_out.contiguous(), out, den, keep, places, dq, dk, dv)),
+            *map(plan.rows, (dS, dz)),
+        ]
+        for tile, start, *here in reversed(list(zip(plan.tiles, ctx.starts, *views, strict=True))):
+            xq, xk, V, dN, o, total, real, places_here, dxq, dxk, dV, dS_here, dz_here = here
             xq, Q = _mapped(xq, None, places_here, mode, scratch, "q")
             xk, K = _mapped(xk, real, places_here, mode, scratch, "k")
             dA = scratch.get("dA", len(Q), Q.shape[1], Q.shape[1])
@@ -558,7 +567,7 @@ class _ChunkLoop(torch.autograd.Function):
             else:
                 total = total.unsqueeze(-1)
                 dN = torch.div(dN, total, out=scratch.get("dN", *dN.shape))
-                d_total = torch.mul(dN, here, out=scratch.get("dN · out", *dN.shape))
+                d_total = torch.mul(dN, o, out=scratch.get("dN · out", *dN.shape))
                 d_total = d_total.sum(-1, keepdim=True).neg_()
                 torch.baddbmm(d_total, dN, V.mT, out=dA)
             dA.tril_()
@@ -570,14 +579,14 @@ class _ChunkLoop(torch.autograd.Function):
             else:
                 before = tile.slots(ctx.states)
             torch.bmm(dA, K, out=dQ).baddbmm_(dN, before.mT)
-            after = suffix(tile, Q, dN, tile.rows(dS))
+            after = suffix(tile, Q, dN, dS_here)
             torch.bmm(dA.mT, Q, out=dK).baddbmm_(V, after.mT)
             A = _scores(Q, K, scratch)
             torch.bmm(A.mT, dN, out=dV).baddbmm_(K, after)
             if d_total is not None:
                 dQ.addcmul_(d_total, _z_before(tile, K, start[1].clone()).unsqueeze(1))
             if mode.track:
-                dK += _dz_after(tile, Q, d_total, tile.rows(dz)).unsqueeze(1)
+                dK += _dz_after(tile, Q, d_total, dz_here).unsqueeze(1)
             if real is not None:
                 dK *= real.unsqueeze(-1)
             _pull(dxq, xq, Q, dQ, places_here, mode)
@@ -594,10 +603,10 @@ def _mapped(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """What the map sees of this tile, and φ of it with padding set to 0."""
+    if mode.plain and real is None:
+        return x, x
     if mode.root != 1:
         x = torch.mul(x, mode.root, out=scratch.get(f"{name} scaled", *x.shape))
-    if mode.fm is _IDENTITY and real is None:
-        return x, x
     out = scratch.get(f"{name} mapped", *x.shape[:-1], mode.fm.width(x.shape[-1]))
     f = mode.fm.write(x, out, places)
     return x, f if real is None else torch.mul(f, real.unsqueeze(-1), out=out)
