@@ -180,6 +180,27 @@ def test_seconds_is_the_median_without_the_first_call(monkeypatch) -> None:
     assert cost.seconds(call, repeats=3) == 2.0
 
 
+def test_processor_seconds_is_the_least_of_calls_that_take_turns(monkeypatch) -> None:
+    clock, order = [0.0], []
+    works = {"a": iter([100.0, 3.0, 1.0, 2.0]), "b": iter([0.5, 9.0, 8.0, 7.0])}
+
+    def work(name: str) -> None:
+        order.append(name)
+        clock[0] += next(works[name])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cost.sys, "platform", "linux")
+        patch.setattr(cost.time, "thread_time", lambda: clock[0])
+        calls = [lambda: work("a"), lambda: work("b")]
+        assert cost.processor_seconds(calls, repeats=3) == [1.0, 7.0]
+    assert "".join(order) == "abababab"
+
+
+@pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows' threads have no fine clock")
+def test_waiting_is_no_processor_time() -> None:
+    assert cost.processor_seconds([lambda: cost.time.sleep(0.05)], repeats=1)[0] < 0.04
+
+
 @pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows does not tell the peak")
 @pytest.mark.parametrize("mib", [24, 96])
 def test_peak_memory_of_a_known_allocation(mib: int) -> None:
@@ -209,6 +230,15 @@ q = k = v = torch.randn(1, {H}, {T}, 16)
     assert fused < 0.25 * peak
 
 
+@pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows does not tell the peak")
+def test_statements_after_one_setup_do_not_disturb_each_other() -> None:
+    sizes = [24, 2, 12]
+    jobs = [f"a = np.ones({mib * cost.MIB // 8}); b = a * N" for mib in sizes]
+    peaks = cost.peak_memories(jobs, setup="import numpy as np\nN = 2.0")
+    for peak, mib in zip(peaks, sizes, strict=True):
+        assert peak == pytest.approx(2 * mib * cost.MIB, rel=0.1, abs=cost.MIB / 2)
+
+
 def test_a_failing_child_says_why() -> None:
     with pytest.raises(RuntimeError, match="name 'nonsense' is not defined"):
         cost.peak_memory("nonsense")
@@ -228,6 +258,7 @@ def test_a_failing_child_says_why() -> None:
         (lambda: cost.slope([1, 1], [2, 3]), "two different x"),
         (lambda: cost.slope([1, 2], [2, 0]), "positive numbers"),
         (lambda: cost.seconds(lambda: None, repeats=0), "repeats: expected"),
+        (lambda: cost.processor_seconds([], repeats=0), "repeats: expected"),
     ],
 )
 def test_bad_input_is_named(call, message: str) -> None:

@@ -47,7 +47,7 @@ class CostExplorer(Explorer):
 
     @staticmethod
     def compute(*, T: int, E: int, H: int, L: int, dtype: str) -> dict[str, Any]:
-        """At T: FLOPs ``rest`` and ``pairs`` of all blocks; bytes ``weights``, ``cache``, ``scores``.
+        """FLOPs ``rest`` and ``pairs`` of all blocks, bytes ``weights``, ``cache``, ``scores``.
 
         ``curves`` holds the same five over ``LENGTHS``; ``crossing`` is the length from which on
         the pairs cost more than the rest; ``token`` is the cache of one token. ``ValueError`` if H

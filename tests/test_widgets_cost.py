@@ -1,0 +1,103 @@
+"""The explorer of costs: its arithmetic, its crossing, what the sliders leave alone, its words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from course.cost import block_parameters
+from course.transformer import Transformer, TransformerConfig
+from course.widgets import CostExplorer
+from course.widgets.cost import ITEMSIZES, LENGTHS, size
+
+ANY = st.fixed_dictionaries(
+    {name: st.sampled_from(control.grid()) for name, control in CostExplorer.controls.items()}
+)
+
+
+def compute(**values) -> dict:
+    first = {name: control.value for name, control in CostExplorer.controls.items()}
+    return CostExplorer.compute(**first | values)
+
+
+@given(ANY)
+@settings(max_examples=60)
+def test_every_amount_by_the_formulas_of_the_notebook(values) -> None:
+    assume(values["E"] % values["H"] == 0)
+    T, E, H, L = (values[name] for name in "TEHL")
+    itemsize = int(values["dtype"].split("(")[1][0])
+    arrays = compute(**values)
+    assert arrays["rest"] == 24 * T * E * E * L
+    assert arrays["pairs"] == 4 * T * T * E * L
+    assert arrays["weights"] == L * (12 * E * E + 13 * E) * itemsize
+    assert arrays["token"] == 2 * L * E * itemsize
+    assert arrays["cache"] == T * arrays["token"]
+    assert arrays["scores"] == H * T * T * itemsize
+    half = compute(**values | {"T": arrays["crossing"]})
+    assert half["rest"] == half["pairs"]
+
+
+def test_the_curves_are_the_same_formulas_everywhere() -> None:
+    arrays = compute(E=512, H=8)
+    at = {name: arrays["curves"][name] for name in ("rest", "pairs", "weights", "cache", "scores")}
+    assert LENGTHS[0] == 64 and LENGTHS[-1] == 262_144 and (np.diff(LENGTHS) > 0).all()
+    for name, power in (("rest", 1), ("pairs", 2), ("weights", 0), ("cache", 1), ("scores", 2)):
+        assert np.allclose(at[name], at[name][0] * (LENGTHS / LENGTHS[0]) ** power), name
+    # One of the drawn lengths is 4,096: the drawing and the number below the slider agree.
+    place = int(np.flatnonzero(LENGTHS == 4_096)[0])
+    there = compute(E=512, H=8, T=4_096)
+    assert all(at[name][place] == there[name] for name in at)
+
+
+def test_the_amounts_are_those_of_a_model() -> None:
+    with torch.device("meta"):
+        blocks = Transformer(TransformerConfig(vocab_size=2, E=24, L=3, H=4)).blocks
+    counted = sum(p.numel() for p in blocks.parameters())
+    arrays = compute(E=24, H=4, L=3, dtype="float32 (4 bytes)")
+    assert arrays["weights"] == 4 * counted == 4 * 3 * block_parameters(24)["total"]
+
+
+def test_heads_change_the_scores_and_nothing_else() -> None:
+    few, many = compute(H=12), compute(H=24)
+    assert many["scores"] == 2 * few["scores"]
+    for name in ("rest", "pairs", "weights", "cache", "token", "crossing"):
+        assert few[name] == many[name]
+
+
+def test_a_width_that_the_heads_do_not_divide_is_told_to_the_reader() -> None:
+    explorer = CostExplorer()
+    before = explorer.status
+    with pytest.raises(ValueError, match=r"Heads H: expected a divisor of the width E = 768"):
+        explorer.set_values(H=7)
+    assert explorer.status == before and explorer.values["H"] == 12
+    explorer._enter("H", 7)
+    assert "expected a divisor" in explorer.problem
+
+
+def test_the_sentence_carries_the_numbers() -> None:
+    explorer = CostExplorer(T=1_024, E=768, H=12, L=12, dtype="float32 (4 bytes)")
+    total = 12 * (24 * 1_024 * 768**2 + 4 * 1_024**2 * 768)
+    assert f"{total / 1e9:.1f} GFLOP, 18.2 % of it" in explorer.status
+    assert "half from 4,608 tokens on" in explorer.status
+    assert f"Weights {12 * 7_087_872 * 4 / 2**20:.1f} MiB, cache 72.0 MiB" in explorer.status
+    assert "(72.0 KiB a token), scores of one layer 48.0 MiB" in explorer.status
+    assert explorer.status.endswith("the weights weigh most.")
+    explorer.set_values(T=131_072, H=1, dtype="bfloat16 (2 bytes)")
+    assert explorer.status.endswith("the scores weigh most.")
+    explorer.set_values(T=4_096, L=96, E=64)
+    assert explorer.status.endswith("the cache weighs most.")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [(512, "512 bytes"), (2_048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**30, "5.0 GiB")],
+)
+def test_sizes_in_words(nbytes: int, words: str) -> None:
+    assert size(nbytes) == words
+
+
+def test_every_option_of_the_number_has_its_bytes() -> None:
+    assert [ITEMSIZES[option] for option in CostExplorer.controls["dtype"].grid()] == [4, 2, 1]
