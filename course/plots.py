@@ -14,6 +14,7 @@ belongs to whoever holds it, and nothing stays open.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -397,11 +398,13 @@ def law_and_points(
     title: str = "",
     logx: bool = False,
     logy: bool = False,
+    ticks: Sequence[float] | None = None,
     size: tuple[float, float] = (6.6, 3.8),
 ) -> Picture:
     """The law as a line, the measurement as points: label → (x, y).
 
     A point series (x, y, low, high) has intervals. A label that occurs in both gets one colour.
+    ``ticks`` are the places named on the horizontal axis.
     """
     figure = new_figure(*size)
     axes = figure.subplots()
@@ -428,7 +431,7 @@ def law_and_points(
             zorder=3,
         )
     xs = [series[0] for series in (*law.values(), *points.values())]
-    _finish(axes, xs, xlabel, ylabel, title, logx, logy)
+    _finish(axes, xs, xlabel, ylabel, title, logx, logy, ticks)
     if alt is None:
         alt = (
             f"{ylabel} against {xlabel}: the law as a line ({', '.join(law)}), "
@@ -449,9 +452,13 @@ def curves(
     floor: tuple[str, float] | None = None,
     logx: bool = False,
     logy: bool = False,
+    ticks: Sequence[float] | None = None,
     size: tuple[float, float] = (6.6, 3.8),
 ) -> Picture:
-    """Lines label → (x, y); ``floor`` (label, value) is a dashed line across."""
+    """Lines label → (x, y); ``floor`` (label, value) is a dashed line across.
+
+    ``ticks`` are the places named on the horizontal axis.
+    """
     figure = new_figure(*size)
     axes = figure.subplots()
     colours = _colours(list(lines))
@@ -459,7 +466,7 @@ def curves(
         axes.plot(_x(x), as_array(label, y), color=colours[label], label=label)
     if floor is not None:
         axes.axhline(floor[1], color=INK, linestyle=(0, (5, 3)), linewidth=1.4, label=floor[0])
-    _finish(axes, [x for x, _ in lines.values()], xlabel, ylabel, title, logx, logy)
+    _finish(axes, [x for x, _ in lines.values()], xlabel, ylabel, title, logx, logy, ticks)
     if alt is None:
         alt = f"{ylabel} against {xlabel}, one line each for {', '.join(lines)}."
     return Picture(figure, alt=alt, finding=finding)
@@ -544,6 +551,7 @@ def _finish(
     title: str,
     logx: bool,
     logy: bool,
+    ticks: Sequence[float] | None,
 ) -> None:
     if logx:
         axes.set_xscale("log")
@@ -551,7 +559,10 @@ def _finish(
         axes.set_yscale("log")
     axes.grid(True)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    if not logx and all((_x(x) == np.round(_x(x))).all() for x in xs):
+    if ticks is not None:
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif not logx and all((_x(x) == np.round(_x(x))).all() for x in xs):
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
@@ -601,7 +612,9 @@ def panels(
             axes.set_xscale("log")
         if title in logy:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
+            heights = np.concatenate([as_array("y", y) for _, y in lines.values()])
+            fine = heights.max() < 20 * heights.min()
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if fine else (1, 3)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_locator(NullLocator())
         if ticks is not None:
@@ -609,9 +622,15 @@ def panels(
             axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(True)
         axes.set(xlabel=xlabel, title=title)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    columns = max(1, round(13 * size[0] / (5 + max(map(len, names), default=0))))
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), columns))
+    known = {
+        name: handle
+        for axes in figure.axes
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    handles, names = list(known.values()), list(known)
+    rows = math.ceil(len(names) * (5 + max(map(len, names))) / (13 * size[0]))
+    columns = math.ceil(len(names) / rows)
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
     if alt is None:
         alt = (
             f"{len(groups)} charts against {xlabel}: {', '.join(groups)}; in each a line for "

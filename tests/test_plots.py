@@ -50,6 +50,14 @@ def make_all() -> dict[str, Picture]:
             xlabel="perplexity",
             finding="f",
         ),
+        "panels": plots.panels(
+            {"loss": {"a": (X, X), "a, worse": (X, 2 * X)}, "spread": {"b": (X, 50.0**X)}},
+            xlabel="step",
+            dashed=["a, worse"],
+            logy=["spread"],
+            ticks=[1, 8],
+            finding="f",
+        ),
     }
 
 
@@ -185,6 +193,18 @@ def test_curves_draw_every_line_and_the_floor(pictures) -> None:
     assert np.array_equal(b.get_ydata(), X**2)
     assert set(floor.get_ydata()) == {4.3}
     assert a.get_color() != b.get_color()
+
+
+def test_panels_share_colours_and_one_legend(pictures) -> None:
+    figure = pictures["panels"].figure
+    loss, spread = figure.axes
+    plain, dashed = loss.lines
+    assert np.array_equal(dashed.get_ydata(), 2 * X) and dashed.get_linestyle() == "--"
+    assert plain.get_color() == dashed.get_color() != spread.lines[0].get_color()
+    assert (loss.get_yscale(), spread.get_yscale()) == ("linear", "log")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "a, worse", "b"]
+    assert [label.get_text() for label in loss.get_xticklabels()] == ["1", "8"]
 
 
 def test_bars_have_their_numbers(pictures) -> None:
