@@ -93,7 +93,13 @@ def test_the_sentence_carries_the_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "words"),
-    [(512, "512 bytes"), (2_048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**30, "5.0 GiB")],
+    [
+        (1_023, "1,023 bytes"),
+        (1_024, "1.0 KiB"),
+        (3 * 2**20, "3.0 MiB"),
+        (5 * 2**30, "5.0 GiB"),
+        (3 * 2**41, "6.0 TiB"),
+    ],
 )
 def test_sizes_in_words(nbytes: int, words: str) -> None:
     assert size(nbytes) == words

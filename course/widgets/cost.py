@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course.cost import (
-    MIB,
     block_flops,
     block_parameters,
     cache_bytes_per_token,
@@ -103,7 +102,7 @@ class CostExplorer(Explorer):
                 )
             self._rulers.append(axes.axvline(arrays["T"], color=INK, linewidth=0.8, alpha=0.5))
             self._finish(axes)
-        left.set(ylim=(1e7, 1e19), title="FLOPs of one pass")
+        left.set(ylim=(1e6, 1e18), title="FLOPs of one pass")
         right.set(ylim=(1e3, 1e14), title="bytes")
 
     def _finish(self, axes: Axes) -> None:
@@ -144,10 +143,10 @@ class CostExplorer(Explorer):
 
 
 def size(nbytes: float) -> str:
-    """Bytes in words, in the unit that leaves one to four digits before the point."""
-    for unit, scale in (("GiB", 1_024 * MIB), ("MiB", MIB), ("KiB", 1_024)):
-        if nbytes >= scale:
-            return f"{number(nbytes / scale, 1)} {unit}"
+    """Bytes in words, in the largest unit of which there is one."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if nbytes >= 1_024**power:
+            return f"{number(nbytes / 1_024**power, 1)} {unit}"
     return f"{nbytes:,.0f} bytes"
 
 
