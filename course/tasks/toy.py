@@ -9,7 +9,7 @@ equations 18-21), never estimated from samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,8 @@ class _HiddenMarkov:
         self._move = move  # [V, S, S]
         self._say = move.sum(-1).T  # [S, V]: next-word probabilities of each state
         self._stationary = _stationary(move.sum(0))
+        self._entropies: list[float] = []
+        self._entropies_in_turn = self._walk_back()
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -143,7 +145,13 @@ class _HiddenMarkov:
         return float(np.exp(np.mean(self._conditional_entropies(length)[1:])))
 
     def _conditional_entropies(self, context: int) -> list[float]:
-        """H(next word | the last n words) for n = 0 … context, in nats.
+        """H(next word | the last n words) for n = 0 … context, in nats; each computed once."""
+        while len(self._entropies) <= context:
+            self._entropies.append(next(self._entropies_in_turn))
+        return self._entropies[: context + 1]
+
+    def _walk_back(self) -> Iterator[float]:
+        """H(next word | the last n words) for n = 0, 1, 2, …
 
         Many prefixes leave the same belief about the state; those are merged, so that the number
         of beliefs stays small and nothing is approximated.
@@ -151,11 +159,8 @@ class _HiddenMarkov:
         beliefs: np.ndarray = self._stationary[None]
         weights: np.ndarray = np.ones(1)
         fingerprints = np.random.default_rng(0).random((beliefs.shape[1], 2))
-        entropies = []
-        for n in range(context + 1):
-            entropies.append(float(weights @ _entropy(beliefs @ self._say)))
-            if n == context:
-                break
+        while True:
+            yield float(weights @ _entropy(beliefs @ self._say))
             mass = (beliefs @ self._say).T  # [V, beliefs]: chance of each word
             word, belief = np.nonzero(mass)
             joint = np.concatenate(
@@ -167,7 +172,6 @@ class _HiddenMarkov:
             keys = (after @ fingerprints).round(10)
             _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
             beliefs, weights = after[first], np.bincount(group.ravel(), probability)
-        return entropies
 
     def _tokens(self, tokens: Tensor | Sequence[int]) -> list[int]:
         numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
