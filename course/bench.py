@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course import bench_linear
 from course.inputs import require_positive
 
 
@@ -36,6 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     train.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
     train.add_argument("--json", action="store_true", help="print one JSON object instead")
     train.set_defaults(run=_train_command)
+    bench_linear.add_parser(benches)
 
 
 # ------------------------------------------------------------------------------------ measuring

@@ -1,0 +1,247 @@
+"""``course bench linear``: linear attention on this machine against its matrix-multiply rate.
+
+The contenders of a group take turns, so that a busy machine slows each of them alike. Speeds are
+those of the bare form (no feature map, no denominator) unless a line says something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.cost import peak_memories
+from course.feature_maps import get_feature_map
+from course.inputs import require_positive
+from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
+
+H, D = 4, 64
+_BARE: dict[str, Any] = {"feature_map": "identity", "normalize": False}
+
+# Each goal: what is measured, the bound, and whether the value must stay below or above it.
+GOALS = {
+    "forward_to_limit": ("forward, T = 16,384: time relative to the limit", "≤", 1.5),
+    "readable_to_forward": ("readable chunk form with all states: times slower", "≥", 3.0),
+    "sdpa_to_forward": ("causal SDPA, T = 4,096: times slower", "≥", 9.0),
+    "both_to_forward": ("forward + backward relative to forward", "≤", 3.2),
+    "elu_to_bare": ("elu+1 with denominator relative to bare", "≤", 1.35),
+    "memory_forward": ("peak memory, T = 65,536, relative to the output", "≤", 3.0),
+    "memory_both": ("the same with backward", "≤", 8.0),
+    "naive_to_linear": ("without order, T = 6,000: naive softmax, times slower", "≥", 100.0),
+    "late_to_early_step": ("a step at position 65,536 relative to one at 64", "≤", 1.1),
+}
+
+
+def add_parser(benches: argparse._SubParsersAction) -> None:
+    """Add ``course bench linear``."""
+    parser = benches.add_parser(
+        "linear",
+        help="linear attention against the limit that the matrix-multiply rate sets",
+        description="Time and memory of linear attention, of the alternatives, and of one step.",
+    )
+    parser.add_argument("--repeats", type=int, default=15, help="runs of each (default 15)")
+    parser.add_argument("--threads", type=int, help="threads to use (default: PyTorch's own)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.set_defaults(run=_command)
+
+
+def limit_operations(T: int) -> int:
+    """Operations of the four products of the chunk form, H heads, chunks of 64: the limit."""
+    return H * T * (4 * CHUNK_SIZE * D + 4 * D * D)
+
+
+def readable_chunks(q: Tensor, k: Tensor, v: Tensor, chunk: int = CHUNK_SIZE) -> Tensor:
+    """The chunk form as one writes it down: all chunks at once, every state stored.
+
+    ``[B,H,T,·]`` with T a multiple of ``chunk``; no feature map, no denominator.
+    """
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))
+    states = (k.mT @ v).cumsum(2)
+    before = torch.cat([torch.zeros_like(states[:, :, :1]), states[:, :, :-1]], 2)
+    inside = (q @ k.mT).tril() @ v
+    return (q @ before + inside).flatten(2, 3)
+
+
+def naive_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention as the formula says, one sequence at a time: a batch would not fit."""
+    return torch.stack(
+        [
+            torch.softmax(a @ b.mT / math.sqrt(a.shape[-1]), -1) @ c
+            for a, b, c in zip(q, k, v, strict=True)
+        ]
+    )
+
+
+def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
+    """All measurements: plain JSON types, times in seconds, one value for each of ``GOALS``.
+
+    ``memory=False`` leaves out peak memory (a child process). Raises ``ValueError`` for
+    ``repeats`` below 1.
+    """
+    require_positive("repeats", repeats)
+    # Not at the top: this module's parser is added by that one.
+    from course.bench import median_seconds
+
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    a, b = draw(1024, 1024), draw(1024, 1024)
+    q, k, v, grad = (draw(1, H, 16_384, D) for _ in range(4))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    long = median_seconds(
+        {
+            "8 products": lambda: [a @ b for _ in range(8)],
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward and backward": lambda: _both(leaves, grad),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v),
+            "readable": lambda: readable_chunks(q, k, v),
+        },
+        repeats,
+    )
+    rate = 8 * 2 * 1024**3 / long["8 products"]
+    q, k, v = (x[:, :, :4_096].contiguous() for x in (q, k, v))
+    short = median_seconds(
+        {
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "SDPA": lambda: torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True
+            ),
+        },
+        repeats,
+    )
+    q, k, v = (draw(32, 1, 6_000, D) for _ in range(3))
+    whole = median_seconds(
+        {
+            "linear": lambda: linear_attention(q, k, v, causal=False, **_BARE),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=False),
+            # A few of the 32 sequences: each costs the same.
+            "naive softmax, 4 sequences": lambda: naive_softmax(q[:4], k[:4], v[:4]),
+        },
+        max(3, repeats // 3),
+    )
+    early, late = _steps(repeats)
+    values = {
+        "forward_to_limit": long["forward"] * rate / limit_operations(16_384),
+        "readable_to_forward": long["readable"] / long["forward"],
+        "sdpa_to_forward": short["SDPA"] / short["forward"],
+        "both_to_forward": long["forward and backward"] / long["forward"],
+        "elu_to_bare": long["elu+1 with denominator"] / long["forward"],
+        "naive_to_linear": 8 * whole["naive softmax, 4 sequences"] / whole["linear"],
+        "late_to_early_step": late / early,
+    }
+    if memory:
+        forward, both = _peaks()
+        values["memory_forward"], values["memory_both"] = forward, both
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul_gflops": rate / 1e9,
+        "repeats": repeats,
+        "seconds": {
+            "T = 16,384": long,
+            "T = 4,096": short,
+            "T = 6,000, batch 32, no order": whole,
+            "one step": {"at 64": early, "at 65,536": late},
+        },
+        "goals": {
+            name: {
+                "value": values[name],
+                "bound": f"{sign} {bound:g}",
+                "reached": values[name] <= bound if sign == "≤" else values[name] >= bound,
+            }
+            for name, (_, sign, bound) in GOALS.items()
+            if name in values
+        },
+    }
+
+
+def _both(leaves: list[Tensor], grad: Tensor) -> None:
+    for x in leaves:
+        x.grad = None
+    linear_attention(*leaves, **_BARE).backward(grad)
+
+
+def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
+    """Seconds of one step that follows 64 tokens, and of one that follows 65,536."""
+    from course.bench import median_seconds
+
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, H, 65_536, D, generator=generator) for _ in range(3))
+    fm = get_feature_map("elu")
+
+    def goes_on(T: int) -> Callable[[], None]:
+        past: LinearState = linear_attention(
+            q[:, :, :T], k[:, :, :T], v[:, :, :T], feature_map=fm, return_state=True
+        )[1]
+
+        def run() -> None:
+            state = past
+            for _ in range(steps):
+                _, state = linear_attention_step(
+                    q[:, :, 0], k[:, :, 0], v[:, :, 0], state, feature_map=fm
+                )
+
+        return run
+
+    seconds = median_seconds({"early": goes_on(64), "late": goes_on(65_536)}, 4 * repeats)
+    return seconds["early"] / steps, seconds["late"] / steps
+
+
+def _peaks(T: int = 65_536) -> tuple[float, float]:
+    """Peak memory above the inputs relative to the output: forward, and forward + backward.
+
+    The gradients of q, k, v and that of the output, which belongs to the caller, count as well.
+    """
+    setup = (
+        "import torch; from course.linear import linear_attention as f\n"
+        f"q, k, v = (torch.randn(1, {H}, {T}, {D}) for _ in range(3))\n"
+        "a, b, c = (x.clone().requires_grad_() for x in (q, k, v))"
+    )
+    call = "feature_map='identity', normalize=False"
+    forward, both = peak_memories(
+        [
+            f"f(q, k, v, {call})",
+            f"out = f(a, b, c, {call})\n"
+            "torch.autograd.grad(out, (a, b, c), torch.ones_like(out))\ndel out",
+        ],
+        setup=setup,
+    )
+    size = H * T * D * 4
+    return forward / size, both / size
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    started = time.perf_counter()
+    try:
+        found = bench_linear(repeats=arguments.repeats)
+    except (ValueError, RuntimeError) as error:
+        print(error)
+        return 2
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    print(
+        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
+        f"1,024 × 1,024 matrices, {found['threads']} thread(s); medians of {found['repeats']}\n"
+        f"B, H, D = 1, {H}, {D}; the limit at T = 16,384: "
+        f"{limit_operations(16_384) / found['matmul_gflops'] / 1e6:.1f} ms\n"
+    )
+    for group, rows in found["seconds"].items():
+        print(group)
+        for name, value in rows.items():
+            print(f"  {name:32}{1e3 * value:>12,.3f} ms")
+    print()
+    for name, goal in found["goals"].items():
+        mark = "reached" if goal["reached"] else "missed"
+        print(f"{GOALS[name][0]:56}{goal['value']:>9.2f}   {goal['bound']:>6}   {mark}")
+    print(f"\n{time.perf_counter() - started:.0f} s")
+    return 0
