@@ -17,6 +17,7 @@ map add passes over the tile, exp the dearest. ``course bench linear`` measures 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -130,16 +131,16 @@ def linear_attention(
         if causal and form == "chunk":
             if not isinstance(fm, FeatureMap) or next(fm.parameters(), None) is not None:
                 # A foreign map, or one that learns, is left to autograd: once, before the loop.
-                work_q = _features(fm, work_q * root, places[0], None)
-                work_k = _features(fm, work_k * root, places[1], key_mask)
+                work_q = _features(fm, _scaled(work_q, root), places[0], None)
+                work_k = _features(fm, _scaled(work_k, root), places[1], key_mask)
                 fm, root, key_mask = _IDENTITY, 1.0, None
             mode = _Mode(fm, root, normalize, normalize or return_state, chunk)
             out, S, z = _chunk(work_q, work_k, work_v, past, key_mask, places[1], mode)
         else:
-            fq = _features(fm, work_q * root, places[0], None)
-            fk = _features(fm, work_k * root, places[1], key_mask)
+            fq = _features(fm, _scaled(work_q, root), places[0], None)
+            fk = _features(fm, _scaled(work_k, root), places[1], key_mask)
             num, den, S, z = (_CAUSAL if causal else _WHOLE)[form](fq, fk, work_v, past)
-            out = _divide(num, den) if normalize else num
+            out = _divide(num, den()) if normalize else num
         out = out.to(q.dtype)
         return (out, LinearState(S, z, past.t + seen)) if return_state else out
 
@@ -177,8 +178,8 @@ def linear_attention_step(
         dtype = torch.float64 if q_t.dtype == torch.float64 else torch.float32
         past = _start(state, B, H, C, Dv, dtype, q_t.device)
         place = past.t[:, None, None] if _positional(fm) else None
-        fq = _features(fm, (q_t.to(dtype) * root).unsqueeze(2), place, None)
-        fk = _features(fm, (k_t.to(dtype) * root).unsqueeze(2), place, None)
+        fq = _features(fm, _scaled(q_t.to(dtype), root).unsqueeze(2), place, None)
+        fk = _features(fm, _scaled(k_t.to(dtype), root).unsqueeze(2), place, None)
         S = torch.addcmul(past.S, fk.mT, v_t.to(dtype).unsqueeze(2))
         z = past.z + fk.squeeze(2)
         num = (fq @ S).squeeze(2)
@@ -290,7 +291,11 @@ def _positions(
     return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys
 
 
-# The readable forms, in plain autograd. Each gives (numerator, denominator, S, z).
+# The readable forms, in plain autograd. Each gives (numerator, how to get the denominator, S, z).
+
+
+def _scaled(x: Tensor, root: float) -> Tensor:
+    return x if root == 1 else x * root
 
 
 def _features(
@@ -306,13 +311,13 @@ def _divide(num: Tensor, den: Tensor) -> Tensor:
     return num / den.masked_fill(den == 0, math.inf).unsqueeze(-1)
 
 
-_Result = tuple[Tensor, Tensor, Tensor, Tensor]
+_Result = tuple[Tensor, Callable[[], Tensor], Tensor, Tensor]
 
 
 def _one_state(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
     """No order of time: every query reads the same sums."""
     S, z = past.S + fk.mT @ v, past.z + fk.sum(2)
-    return fq @ S, (fq @ z.unsqueeze(-1)).squeeze(-1), S, z
+    return fq @ S, lambda: (fq @ z.unsqueeze(-1)).squeeze(-1), S, z
 
 
 def _quadratic(
@@ -323,8 +328,8 @@ def _quadratic(
     if causal:
         A = A.tril()
     num = A @ v + fq @ past.S
-    den = A.sum(-1) + (fq @ past.z.unsqueeze(-1)).squeeze(-1)
-    return num, den, past.S + fk.mT @ v, past.z + fk.sum(2)
+    S, z = past.S + fk.mT @ v, past.z + fk.sum(2)
+    return num, lambda: A.sum(-1) + (fq @ past.z.unsqueeze(-1)).squeeze(-1), S, z
 
 
 def _parallel(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
@@ -336,9 +341,8 @@ def _scan(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
     S = past.S.unsqueeze(2) + (fk.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)
     z = past.z.unsqueeze(2) + fk.cumsum(2)
     num = (fq.unsqueeze(-2) @ S).squeeze(-2)
-    if fq.shape[2] == 0:
-        return num, (fq * z).sum(-1), past.S, past.z
-    return num, (fq * z).sum(-1), S[:, :, -1], z[:, :, -1]
+    last = (past.S, past.z) if fq.shape[2] == 0 else (S[:, :, -1], z[:, :, -1])
+    return num, lambda: (fq * z).sum(-1), *last
 
 
 def _recurrent(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
@@ -350,7 +354,7 @@ def _recurrent(fq: Tensor, fk: Tensor, v: Tensor, past: LinearState) -> _Result:
         z = z + k_t
         num.append(q_t.unsqueeze(-2) @ S)
         den.append((q_t * z).sum(-1, keepdim=True))
-    return torch.cat(num, 2), torch.cat(den, 2), S, z
+    return torch.cat(num, 2), lambda: torch.cat(den, 2), S, z
 
 
 _CAUSAL = {"parallel": _parallel, "scan": _scan, "recurrent": _recurrent}
@@ -465,7 +469,7 @@ def _chunk(
     C = past.z.shape[-1]
 
     def by_head(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.reshape(B, 1, T).expand(B, H, T).reshape(B * H, T)
+        return None if x is None else x.reshape(B, T).repeat_interleave(H, 0)
 
     out, S, z = _ChunkLoop.apply(
         q.reshape(B * H, T, q.shape[-1]).contiguous(),
@@ -487,9 +491,9 @@ _IDENTITY = get_feature_map("identity")
 class _ChunkLoop(torch.autograd.Function):
     """``q, k [N,T,D]``, ``v [N,T,Dv]``, ``S [N,C,Dv]``, ``z [N,C]`` → (out, S, z), all contiguous.
 
-    φ and A = tril(φ(q) φ(k)ᵀ) live for one tile and are computed again in the backward pass. The
-    states at the chunks' beginnings are kept for it where they are no larger than the output
-    (C ≤ chunk), else one state a tile is, and the others are computed again.
+    φ lives for one tile and is computed again in the backward pass. For that pass the states at
+    the chunks' beginnings are kept where they are no larger than the output (C ≤ chunk), else one
+    state a tile is; A = tril(φ(q) φ(k)ᵀ) is kept where it is no larger (chunk ≤ Dv).
     """
 
     @staticmethod
@@ -513,10 +517,11 @@ class _ChunkLoop(torch.autograd.Function):
         plan, scratch = _Plan(N, T, mode.chunk), _Scratch(v)
         prefix = _Sums(plan, scratch, C, Dv)
         states = v.new_empty(N, plan.slots, C, Dv) if graph and mode.chunk >= C else None
+        kept = v.new_empty(N, T, plan.chunk) if graph and mode.chunk <= Dv else None
         starts = []
-        for tile, xq, xk, V, here, total, real, places_here, S_here, z_here in zip(
+        for tile, xq, xk, V, here, total, real, places_here, A_here, S_here, z_here in zip(
             plan.tiles,
-            *map(plan.cut, (q, k, v, out, den, keep, places)),
+            *map(plan.cut, (q, k, v, out, den, keep, places, kept)),
             *map(plan.rows, (S, z)),
             strict=True,
         ):
@@ -528,7 +533,7 @@ class _ChunkLoop(torch.autograd.Function):
             before = prefix(tile, K, V, S_here)
             if states is not None:
                 tile.slots(states).copy_(before)
-            A = _scores(Q, K, scratch)
+            A = _scores(Q, K, scratch, A_here)
             torch.bmm(A, V, out=here).baddbmm_(Q, before)
             if mode.track:
                 z_before = _z_before(tile, K, z_here)
@@ -538,7 +543,8 @@ class _ChunkLoop(torch.autograd.Function):
                 here.div_(total.masked_fill_(total == 0, math.inf).unsqueeze(-1))
         if graph:
             ctx.save_for_backward(q, k, v, out if mode.normalize else None, den, keep, places)
-            ctx.plan, ctx.starts, ctx.states, ctx.mode = plan, starts, states, mode
+            ctx.plan, ctx.starts, ctx.mode = plan, starts, mode
+            ctx.states, ctx.kept = states, kept
         return out, S, z
 
     @staticmethod
@@ -553,11 +559,14 @@ class _ChunkLoop(torch.autograd.Function):
         prefix = _Sums(plan, scratch, *dS.shape[1:])
         suffix = _Sums(plan, scratch, *dS.shape[1:], reverse=True)
         views = [
-            *map(plan.cut, (q, k, v, d_out.contiguous(), out, den, keep, places, dq, dk, dv)),
+            *map(plan.cut, (q, k, v, d_out.contiguous(), out, den, keep, places, ctx.kept)),
+            *map(plan.cut, (dq, dk, dv)),
             *map(plan.rows, (dS, dz)),
         ]
         for tile, start, *here in reversed(list(zip(plan.tiles, ctx.starts, *views, strict=True))):
-            xq, xk, V, dN, o, total, real, places_here, dxq, dxk, dV, dS_here, dz_here = here
+            xq, xk, V, dN, o, total, real, places_here, A_here, dxq, dxk, dV, dS_here, dz_here = (
+                here
+            )
             xq, Q = _mapped(xq, None, places_here, mode, scratch, "q")
             xk, K = _mapped(xk, real, places_here, mode, scratch, "k")
             dA = scratch.get("dA", len(Q), Q.shape[1], Q.shape[1])
@@ -581,7 +590,7 @@ class _ChunkLoop(torch.autograd.Function):
             torch.bmm(dA, K, out=dQ).baddbmm_(dN, before.mT)
             after = suffix(tile, Q, dN, dS_here)
             torch.bmm(dA.mT, Q, out=dK).baddbmm_(V, after.mT)
-            A = _scores(Q, K, scratch)
+            A = _scores(Q, K, scratch) if A_here is None else A_here[..., : Q.shape[1]]
             torch.bmm(A.mT, dN, out=dV).baddbmm_(K, after)
             if d_total is not None:
                 dQ.addcmul_(d_total, _z_before(tile, K, start[1].clone()).unsqueeze(1))
@@ -621,8 +630,9 @@ def _pull(dx: Tensor, x: Tensor, f: Tensor, df: Tensor, places: Tensor | None, m
         dx *= mode.root
 
 
-def _scores(Q: Tensor, K: Tensor, scratch: _Scratch) -> Tensor:
-    A = scratch.get("A", len(Q), Q.shape[1], Q.shape[1])
+def _scores(Q: Tensor, K: Tensor, scratch: _Scratch, kept: Tensor | None = None) -> Tensor:
+    c = Q.shape[1]
+    A = scratch.get("A", len(Q), c, c) if kept is None else kept[..., :c]
     # Not a product with a mask: 0 · NaN would let a NaN of the future reach the past.
     return torch.bmm(Q, K.mT, out=A).tril_()
 

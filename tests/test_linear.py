@@ -409,7 +409,7 @@ def test_nan_goes_where_its_token_is_seen_and_nowhere_else(form):
 
 
 def test_scan_stores_every_state_and_chunk_none():
-    """Of the tensors kept for the backward pass, the largest is T·D·Dv and T·max(D, Dv)."""
+    """Of the tensors that autograd keeps, the largest is T·D·Dv or T·Dv."""
     sizes = {}
     for form in ("scan", "chunk"):
         kept = []
