@@ -33,7 +33,8 @@ class CostExplorer(Explorer):
     title = "What does a model of this shape cost?"
     note = (
         "L blocks with a feed-forward part of 4E, one sequence, the full square of pairs computed; "
-        "token table and output matrix are left out. Scores: of one layer, if they are stored."
+        "token table and output matrix are left out. "
+        "Heads share the width: H·D = E. Scores: of one layer, if they are stored."
     )
     size = (9.2, 3.7)
     controls: ClassVar[dict[str, Control]] = {
@@ -49,13 +50,11 @@ class CostExplorer(Explorer):
         """FLOPs ``rest`` and ``pairs`` of all blocks, bytes ``weights``, ``cache``, ``scores``.
 
         ``curves`` holds the same five over ``LENGTHS``; ``crossing`` is the length from which on
-        the pairs cost more than the rest; ``token`` is the cache of one token. ``ValueError`` if H
-        does not divide E.
+        the pairs cost more than the rest; ``token`` is the cache of one token. The keys of all
+        heads together are as wide as the stream (H·D = E), so H is needed for the scores only.
         """
-        if E % H:
-            raise ValueError(f"Heads H: expected a divisor of the width E = {E}, got {H}.")
         itemsize = ITEMSIZES[dtype]
-        token = cache_bytes_per_token(L=L, kv_heads=H, D=E // H, itemsize=itemsize)
+        token = cache_bytes_per_token(L=L, kv_heads=1, D=E, itemsize=itemsize)
         weights = L * block_parameters(E)["total"] * itemsize
 
         def at(length: int) -> dict[str, int]:
