@@ -38,6 +38,7 @@ class Painter:
         self._labels: list[tuple[object, ...]] = []
         self._last: frozenset[Artist] = frozenset()
         self._front: list[Artist] = []
+        self._seen: set[Artist] = set()
 
     def paint(self) -> FigureCanvasAgg:
         """The canvas with the figure as it is now."""
@@ -47,13 +48,16 @@ class Painter:
                 self._background, self._moving = None, frozenset()
                 self._draw_all()
             else:
-                if self._background is None or not changed <= self._moving:
-                    self._keep_still(changed | self._last)
+                lately = changed | self._last
+                few = len(self._in_front(lately)) < 0.75 * len(self._front)
+                if self._background is None or few or not changed <= self._moving:
+                    self._keep_still(lately)
                 self._canvas.restore_region(self._background)
                 renderer = self._canvas.get_renderer()
                 for artist in self._front:
                     artist.draw(renderer)
                 self._last = changed
+        self._seen = {a for axes in self._figure.axes for a in axes.get_children() if _shows(a)}
         return self._canvas
 
     def _changed(self) -> tuple[frozenset[Artist], bool]:
@@ -62,9 +66,16 @@ class Painter:
             return frozenset(), False
         found: set[Artist] = set()
         for axes in self._figure.axes:
-            found.update(child for child in axes.get_children() if child.stale)
+            found.update(
+                child
+                for child in axes.get_children()
+                if child.stale and (child in self._seen or _shows(child))
+            )
         alone = all(isinstance(a, _SIMPLE) and not isinstance(a, Spine) for a in found)
         return frozenset(found), alone
+
+    def _in_front(self, moving: frozenset[Artist]) -> list[Artist]:
+        return [artist for axes in self._figure.axes for artist in _in_front(axes, moving)]
 
     def _tick_labels(self) -> list[tuple[object, ...]]:
         """What the words beside the axes look like (their ``stale`` says nothing: axes set it)."""
@@ -81,7 +92,7 @@ class Painter:
 
     def _keep_still(self, moving: frozenset[Artist]) -> None:
         """Draw all but ``moving``, and what lies above it, and keep that as the background."""
-        self._front = [a for axes in self._figure.axes for a in _in_front(axes, moving)]
+        self._front = self._in_front(moving)
         for artist in self._front:
             artist.set_animated(True)
         self._draw_all()
@@ -89,6 +100,12 @@ class Painter:
             artist.set_animated(False)
         self._background = self._canvas.copy_from_bbox(self._figure.bbox)
         self._moving = moving
+
+
+def _shows(artist: Artist) -> bool:
+    """Whether there is anything to see; what is not drawn (an empty title) stays stale for ever."""
+    empty = isinstance(artist, Text) and not artist.get_text()
+    return artist.get_visible() and not empty
 
 
 def _in_front(axes: Axes, moving: frozenset[Artist]) -> list[Artist]:
