@@ -41,7 +41,8 @@ def test_every_amount_by_the_formulas_of_the_notebook(values) -> None:
 
 def test_the_curves_are_the_same_formulas_everywhere() -> None:
     arrays = compute(E=512, H=8)
-    at = {name: arrays["curves"][name] for name in ("rest", "pairs", "weights", "cache", "scores")}
+    names = ("rest", "pairs", "weights", "cache", "scores")
+    at = {name: arrays[f"{name} over T"] for name in names}
     assert LENGTHS[0] == 64 and LENGTHS[-1] == 262_144 and (np.diff(LENGTHS) > 0).all()
     for name, power in (("rest", 1), ("pairs", 2), ("weights", 0), ("cache", 1), ("scores", 2)):
         assert np.allclose(at[name], at[name][0] * (LENGTHS / LENGTHS[0]) ** power), name

@@ -49,7 +49,7 @@ class CostExplorer(Explorer):
     def compute(*, T: int, E: int, H: int, L: int, dtype: str) -> dict[str, Any]:
         """FLOPs ``rest`` and ``pairs`` of all blocks, bytes ``weights``, ``cache``, ``scores``.
 
-        ``curves`` holds the same five over ``LENGTHS``; ``crossing`` is the length from which on
+        ``… over T`` is the same over ``LENGTHS``; ``crossing`` is the length from which on
         the pairs cost more than the rest; ``token`` is the cache of one token. The keys of all
         heads together are as wide as the stream (H·D = E), so H is needed for the scores only.
         """
@@ -68,14 +68,11 @@ class CostExplorer(Explorer):
             }
 
         everywhere = [at(int(length)) for length in LENGTHS]
-        return at(T) | {
-            "T": T,
-            "token": token,
-            "crossing": 6 * E,
-            "curves": {
-                name: np.array([float(one[name]) for one in everywhere]) for name in everywhere[0]
-            },
+        curves = {
+            f"{name} over T": np.array([float(one[name]) for one in everywhere])
+            for name in everywhere[0]
         }
+        return at(T) | curves | {"T": T, "token": token, "crossing": 6 * E}
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
         """Operations and bytes against the length, with a point where the sliders stand."""
@@ -94,7 +91,7 @@ class CostExplorer(Explorer):
             for place, name in enumerate(names):
                 colour = COLOURS[place if axes is left else place + 2]
                 (self._lines[name],) = axes.plot(
-                    LENGTHS, arrays["curves"][name], color=colour, label=labels[name]
+                    LENGTHS, arrays[f"{name} over T"], color=colour, label=labels[name]
                 )
                 (self._points[name],) = axes.plot(
                     [], [], MARKERS[place], color=colour, markeredgecolor=INK
@@ -114,7 +111,7 @@ class CostExplorer(Explorer):
     def update(self, arrays: dict[str, Any]) -> None:
         """Move the lines and the points."""
         for name, line in self._lines.items():
-            line.set_ydata(arrays["curves"][name])
+            line.set_ydata(arrays[f"{name} over T"])
             self._points[name].set_data([arrays["T"]], [arrays[name]])
         for ruler in self._rulers:
             ruler.set_xdata([arrays["T"], arrays["T"]])
