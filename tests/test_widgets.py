@@ -25,6 +25,7 @@ from course.plots import style
 from course.widgets import (
     AttentionExplorer,
     Choice,
+    CostExplorer,
     Explorer,
     PositionExplorer,
     RowExplorer,
@@ -41,6 +42,7 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     AttentionExplorer,
     ScaleExplorer,
     PositionExplorer,
+    CostExplorer,
 )
 
 
