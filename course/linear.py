@@ -68,7 +68,6 @@ def linear_attention(
     initial_state: LinearState | None = None,
     return_state: bool = False,
     chunk_size: int | None = None,
-    impl: str = "torch",
 ) -> Any:
     """An average of the values with weights proportional to φ(q)·φ(k), in time linear in T.
 
@@ -82,7 +81,6 @@ def linear_attention(
     all others sum one state first. ``normalize``: divide by φ(q)·z. ``scale``: factor of the
     scores q·k that the map sees; q and k each get its root. ``key_mask [B,S]``: boolean, True = a
     real token; padding leaves S, z and t. ``chunk_size`` (None = 64) matters to ``chunk`` only.
-    ``impl``: ``torch`` or ``triton``.
 
     A query that sees no key, or none with a feature in common, gets zeros and gives zero gradient.
     What a padded key or value holds has no influence (NaN too). Positions for maps that want them
@@ -95,7 +93,6 @@ def linear_attention(
     (arXiv:2202.10447), section 3.2.
     """
     require_choice("form", form, FORMS)
-    require_choice("impl", impl, ("torch", "triton"))
     chunk = CHUNK_SIZE if chunk_size is None else chunk_size
     require_positive("chunk_size", chunk)
     fm = _feature_map(feature_map, normalize)
@@ -103,23 +100,6 @@ def linear_attention(
     _check_inputs(q, k, v, causal, key_mask)
     B, H, S_len, D = k.shape
     _check_state(initial_state, B, H, _width(fm, D), v.shape[-1])
-    if impl == "triton":
-        # Imported here: Triton is optional, and this module must load without it.
-        from course.kernels.linear import linear_attention as kernel
-
-        return kernel(
-            q,
-            k,
-            v,
-            feature_map=fm,
-            causal=causal,
-            normalize=normalize,
-            scale=scale,
-            key_mask=key_mask,
-            initial_state=initial_state,
-            return_state=return_state,
-            chunk_size=chunk_size,
-        )
     # Under autocast the products would be made in bfloat16, and the sums with them.
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32

@@ -443,7 +443,6 @@ def test_scan_stores_every_state_and_chunk_none():
         ({"feature_map": torch.nn.ReLU()}, r"feature_map: expected .*\.width"),
         ({"feature_map": torch.relu}, "feature_map: expected a name or a module"),
         ({"form": "fast"}, "form: expected one of parallel, scan, recurrent, chunk, got 'fast'"),
-        ({"impl": "cuda"}, "impl: expected one of torch, triton, got 'cuda'"),
         ({"chunk_size": 0}, "chunk_size: expected a whole number of at least 1, got 0"),
         ({"scale": -1.0}, "scale: expected a positive number, got -1.0"),
         ({"scale": "1"}, "scale: expected a positive number, got '1'"),
