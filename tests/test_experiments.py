@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from course.experiments import EXPERIMENTS, RESULTS, configs, language_model, load, table
+from course.experiments import EXPERIMENTS, RESULTS, configs, counts, language_model, load, table
 from course.experiments.runner import (
     Progress,
     RunFailed,
     config_hash,
+    execute,
     machine,
     read_record,
     result_path,
@@ -28,6 +29,7 @@ from course.experiments.runner import (
     run_sweep,
     write_record,
 )
+from course.tasks import text
 from course.tasks.text import TextUnavailable, WrongText, find_text, tokenize
 from course.transformer import Transformer, TransformerConfig
 
@@ -375,8 +377,8 @@ NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
 
 def test_every_declared_run_is_stored_and_nothing_else():
     declared = {result_path(RESULTS, config) for name in EXPERIMENTS for config in configs(name)}
-    assert declared >= set(RESULTS.rglob("*.json"))
-    assert len(STORED) == len(set(RESULTS.rglob("*.json")))
+    assert declared == set(RESULTS.rglob("*.json"))
+    assert len(STORED) == len(declared)
 
 
 @pytest.mark.parametrize("record", STORED, ids=NAMES)
@@ -389,6 +391,8 @@ def test_a_stored_run_is_whole_small_and_says_where_it_ran(record):
 
 
 def parameters(config: dict) -> int:
+    if config["experiment"] == "counts":
+        return {"unigrams": 1024, "bigrams": 1024 * 1024}[config["label"]]
     model = TransformerConfig.from_dict({"vocab_size": 1024, **config["model"]})
     return Transformer(model).parameter_counts()["total"]
 
@@ -399,6 +403,16 @@ def test_parameters_of_the_rungs():
     by_label = dict(zip([c["label"] for c in configs("ladder")][1:], rises, strict=True))
     assert by_label["+ 4 heads"] == 16_512 and by_label["+ LayerNorm"] == 768
     assert by_label["mean"] == by_label["learned weights + residual"] == 0
+
+
+def test_counts_are_what_counting_gives(monkeypatch, corpus):
+    monkeypatch.setattr(counts, "load_shakespeare", lambda: corpus)
+    for config, measure in zip(
+        configs("counts"), (text.unigram_perplexity, text.bigram_perplexity), strict=True
+    ):
+        found = execute(config, Progress())
+        assert found["result"]["held_out"] == pytest.approx(measure(corpus), abs=1e-3)
+        assert counts.first_losses(config, 10) == found["curve"]["first"]
 
 
 def test_the_table_shows_means_and_spread_over_seeds():
@@ -416,7 +430,7 @@ def test_the_table_shows_means_and_spread_over_seeds():
 
 def test_unknown_names_are_refused():
     for function in (load, configs):
-        with pytest.raises(ValueError, match="name: expected one of ladder"):
+        with pytest.raises(ValueError, match="name: expected one of counts, ladder"):
             function("leader")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from course.experiments.configs import EXPERIMENTS, configs
@@ -106,7 +107,6 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from course.experiments.language_model import first_losses
     from course.tasks.text import TextUnavailable, WrongText
 
     stored = load(arguments.name, arguments.out or RESULTS)
@@ -119,7 +119,9 @@ def _check(arguments: argparse.Namespace) -> int:
     for record in stored:
         label, expected = record["config"]["label"], record["curve"]["first"][:CHECKED_STEPS]
         try:
-            got = first_losses(record["config"], len(expected))
+            # The module that ran it can also run its beginning again.
+            module = import_module(record["config"]["run"].partition(":")[0])
+            got = module.first_losses(record["config"], len(expected))
         except (TextUnavailable, WrongText) as error:
             print(error)
             return 1

@@ -37,6 +37,19 @@ def _run(
     } | more
 
 
+def counts() -> list[dict[str, Any]]:
+    """What counting predicts, the yardstick of the ladder's first rungs (row 1.6)."""
+    return [
+        {
+            "experiment": "counts",
+            "label": label,
+            "run": "course.experiments.counts:execute",
+            "seed": 0,
+        }
+        for label in ("unigrams", "bigrams")
+    ]
+
+
 # 16 windows a step: with 64 a rung takes four times as long, an hour for the last.
 _LADDER_TRAINING = {"steps": 3000, "batch": 16, "window": 128}
 
@@ -156,6 +169,7 @@ _SEEDS = {"ladder": (0,), "scale": (0, 1), "positions": (0, 1), "norms": (0, 1)}
 
 #: Every experiment by name, in the order of the course.
 EXPERIMENTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "counts": counts,
     "ladder": ladder,
     "scale": scale,
     "positions": positions,
