@@ -226,6 +226,7 @@ def test_several_jobs_at_a_time(notes, tmp_path):
     assert starts(notes) == dict.fromkeys(range(5), 1)
 
 
+@pytest.mark.slow
 def test_dask_loses_nothing_with_a_worker(notes, tmp_path):
     pytest.importorskip("distributed")
     sweep = [square(n, pause=0.02, first="die" if n == 3 else "fine") for n in range(8)]
