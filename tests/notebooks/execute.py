@@ -83,7 +83,8 @@ def over_budget(notebook: NotebookNode, seconds: list[tuple[float, int]]) -> lis
             found.append(f"cell {index + 1} took {taken:.0f} s, allowed are {allowed:.0f} s")
     total = sum(taken for taken, _ in seconds)
     if total > gate.NOTEBOOK_SECONDS * time_factor():
-        found.append(f"the notebook took {total:.0f} s, allowed are {gate.NOTEBOOK_SECONDS:.0f} s")
+        allowed = gate.NOTEBOOK_SECONDS * time_factor()
+        found.append(f"the notebook took {total:.0f} s, allowed are {allowed:.0f} s")
     return found
 
 

@@ -100,7 +100,8 @@ def compare(folder: Path, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_over_budget() -> None:
+def test_over_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COURSE_TIME_FACTOR", raising=False)
     notebook = new_notebook(cells=[new_code_cell("a"), new_code_cell("b")])
     assert execute.over_budget(notebook, [(19.0, 0), (19.0, 1)]) == []
     assert execute.over_budget(notebook, [(21.0, 0), (1.0, 1)]) == [
@@ -110,6 +111,14 @@ def test_over_budget() -> None:
     assert execute.over_budget(notebook, [(39.0, 0), (1.0, 1)]) == []
     assert execute.over_budget(notebook, [(39.0, 0)] + [(18.0, 1)] * 3) == [
         "the notebook took 93 s, allowed are 90 s"
+    ]
+    monkeypatch.setenv("COURSE_TIME_FACTOR", "2")
+    assert execute.over_budget(notebook, [(79.0, 0), (40.0, 1), (40.0, 1)]) == []
+    assert execute.over_budget(notebook, [(81.0, 0), (41.0, 1), (90.0, 1)]) == [
+        "cell 1 took 81 s, allowed are 80 s",
+        "cell 2 took 41 s, allowed are 40 s",
+        "cell 2 took 90 s, allowed are 40 s",
+        "the notebook took 212 s, allowed are 180 s",
     ]
 
 
