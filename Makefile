@@ -1,6 +1,6 @@
 # The two commands: `make lab` opens the course, `make test` checks it. `make help` lists the rest.
 
-# The newest supported Python on this machine; name another with PYTHON=….
+# Python 3.11, which the tests are made with, or the next that is here; PYTHON=… names another.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && \
