@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -81,6 +82,8 @@ _STYLE: Any = {  # Any: matplotlib types each key as a Literal
     "path.simplify": True,
 }
 
+# Jupyter answers widgets in threads of their own, and matplotlib's settings are the process's.
+_DRAWING = threading.RLock()
 _NO_GLYPH = ".*missing from font.*"
 
 _P = ParamSpec("_P")
@@ -92,15 +95,15 @@ def style() -> Iterator[None]:
 
     A letter that the font lacks (a reader's own word may have some) is drawn as a box, quietly.
     """
-    # Only our own keys: rc_context copies all three hundred, a tenth of an explorer's redraw.
-    saved = {key: rcParams[key] for key in _STYLE}
-    rcParams.update(_STYLE)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+    with _DRAWING, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_NO_GLYPH, category=UserWarning)
+        # Only our own keys: rc_context copies all three hundred, a tenth of an explorer's redraw.
+        saved = {key: rcParams[key] for key in _STYLE}
+        rcParams.update(_STYLE)
+        try:
             yield
-    finally:
-        rcParams.update(saved)
+        finally:
+            rcParams.update(saved)
 
 
 def new_figure(width: float = 7.0, height: float = 3.4) -> Figure:

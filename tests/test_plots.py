@@ -6,6 +6,7 @@ import io
 import struct
 import subprocess
 import sys
+import threading
 
 import matplotlib
 import numpy as np
@@ -123,6 +124,30 @@ def test_the_course_style_ends_where_the_picture_is_made() -> None:
     assert dict(matplotlib.rcParams) == before
     with pytest.raises(RuntimeError), plots.style():
         raise RuntimeError
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_styles_in_two_threads_leave_the_settings_as_they_were() -> None:
+    before = dict(matplotlib.rcParams)
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with plots.style():
+            inside.set()
+            leave.wait(10)
+
+    def follow() -> None:
+        with plots.style():
+            pass
+
+    first, second = threading.Thread(target=hold), threading.Thread(target=follow)
+    first.start()
+    assert inside.wait(10)
+    second.start()
+    second.join(0.1)
+    leave.set()
+    first.join()
+    second.join()
     assert dict(matplotlib.rcParams) == before
 
 

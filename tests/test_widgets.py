@@ -7,6 +7,7 @@ import io
 import re
 import statistics
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from html import unescape
@@ -296,6 +297,32 @@ def test_a_fault_in_an_explorer_is_shown_and_the_picture_stays(monkeypatch) -> N
     assert explorer.values["temperature"] == 1
     assert (picture(explorer) != before).any(-1).mean() < 1e-4
     assert part(explorer, ipw.FloatSlider, "Temperature").value == 1
+
+
+def test_two_controls_moved_at_once_both_count() -> None:
+    """Jupyter answers each control in a thread of its own."""
+
+    class Slow(RowExplorer):
+        @staticmethod
+        def compute(**values):
+            if values["pattern"] == "all equal" and values["look"] == LOOKS[0]:
+                started.set()
+                time.sleep(0.2)
+            return RowExplorer.compute(**values)
+
+    started = threading.Event()
+    explorer = Slow()
+    scores = part(explorer, ipw.Dropdown, "Scores")
+    look = part(explorer, ipw.Dropdown, "May look at")
+    slow = threading.Thread(target=lambda: setattr(scores, "value", "all equal"))
+    slow.start()
+    assert started.wait(10)
+    look.value = LOOKS[2]
+    slow.join()
+    assert explorer.values["pattern"] == scores.value == "all equal"
+    assert explorer.values["look"] == look.value == LOOKS[2]
+    assert spoken(explorer, "status") == explorer.status
+    assert explorer.status == RowExplorer(**explorer.values).status
 
 
 def test_a_computation_may_refuse_values_that_do_not_go_together() -> None:

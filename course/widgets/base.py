@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Slider:
             if isinstance(raw, bool):
                 raise ValueError
             number = float(raw.strip().replace("−", "-") if isinstance(raw, str) else raw)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             came = "nothing" if isinstance(raw, str) and not raw.strip() else _quoted(raw)
             raise ValueError(f"{wanted}, got {came}.") from None
         if not self.low <= number <= self.high or (whole and number != int(number)):
@@ -232,6 +233,9 @@ class Explorer(ipw.VBox):
         self.status = one_line("finding", self.finding(self.values, self.arrays))
         self.problem = ""
         self._syncing = False
+        # Jupyter handles the messages of two controls in two threads: one at a time, or the slower
+        # one puts back the values from before the quicker one.
+        self._turn = threading.RLock()
         with style():
             self.figure: Figure = new_figure(*self.size)
             self.build(self.figure, self.arrays)
@@ -296,16 +300,17 @@ class Explorer(ipw.VBox):
 
     def set_values(self, **values: object) -> None:
         """Move several controls at once; ``ValueError`` leaves everything as it was."""
-        wanted = dict(self.values)
-        for name, raw in values.items():
-            if name not in self.controls:
-                known = ", ".join(self.controls)
-                raise ValueError(f"{name}: expected one of the controls {known}")
-            wanted[name] = self.controls[name].read(raw)
-        self._move(wanted)
-        self.problem = ""
-        self._mirror()
-        self._refresh()
+        with self._turn:
+            wanted = dict(self.values)
+            for name, raw in values.items():
+                if name not in self.controls:
+                    known = ", ".join(self.controls)
+                    raise ValueError(f"{name}: expected one of the controls {known}")
+                wanted[name] = self.controls[name].read(raw)
+            self._move(wanted)
+            self.problem = ""
+            self._mirror()
+            self._refresh()
 
     def reset(self) -> None:
         """Back to the first values."""
@@ -319,8 +324,9 @@ class Explorer(ipw.VBox):
 
     def _receiver(self, name: str) -> Receive:
         def receive(raw: object) -> None:
-            if not self._syncing:
-                self._enter(name, raw)
+            with self._turn:
+                if not self._syncing:
+                    self._enter(name, raw)
 
         return receive
 

@@ -70,6 +70,7 @@ class Lab:
         return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-OutputArea")
 
     def run(self, index: int) -> None:
+        self.page.get_by_text("| Idle").first.wait_for(timeout=PATIENCE)  # the kernel takes cells
         cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Shift+Enter")
