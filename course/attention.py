@@ -16,7 +16,9 @@ from course.inputs import (
     require_bool,
     require_broadcast,
     require_choice,
+    require_flag,
     require_floating,
+    require_number,
     require_positive,
     require_rank,
     require_same,
@@ -54,7 +56,7 @@ def attention_weights(
     ``q [B,H,T,D]``, ``k [B,H,S,D]`` → ``[B,H,T,S]`` in the dtype of ``q``; options as in
     :func:`softmax_attention`. Every row sums to 1; a row that may look at nothing is all zeros.
     """
-    _check(q, k, mask, bias)
+    _check(q, k, mask, causal, bias, scale)
     visible = _visible(q, k, mask, causal, window, bias)
     return _weights(q, k, visible, bias, scale).to(q.dtype)
 
@@ -87,11 +89,12 @@ def softmax_attention(
     reach the other queries of its head, because a weight of 0 times NaN is NaN.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
-    the wrong shape, a mask that is not boolean, or an unknown ``impl``.
+    the wrong shape, a mask that is not boolean, a scale that is no finite number, or an unknown
+    ``impl``.
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
     require_choice("impl", impl, ("reference", "torch"))
-    _check(q, k, mask, bias)
+    _check(q, k, mask, causal, bias, scale)
     require_rank("v", v, "B H S Dv")
     for axis, index in (("B", 0), ("H", 1), ("S", 2)):
         require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
@@ -108,14 +111,25 @@ def softmax_attention(
     return (weights @ v.to(weights.dtype)).to(q.dtype)
 
 
-def _check(q: Tensor, k: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
-    """Raise ``ValueError`` unless queries, keys, mask and bias fit together."""
+def _check(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    bias: Tensor | None,
+    scale: float | None,
+) -> None:
+    """Raise ``ValueError`` unless queries, keys and options are right and fit together."""
     require_rank("q", q, "B H T D")
     require_rank("k", k, "B H S D")
     require_floating("q", q)
     for axis, index in (("B", 0), ("H", 1), ("D", 3)):
         require_same(axis, {"q": q.shape[index], "k": k.shape[index]})
     require_same_dtype(q=q, k=k)
+    require_positive("D", q.shape[3])
+    require_flag("causal", causal)
+    if scale is not None:
+        require_number("scale", scale)
     shape = (*q.shape[:3], k.shape[2])
     if mask is not None:
         require_bool("mask", mask, "True = may look")

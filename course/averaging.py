@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course.inputs import require_choice, require_floating
+from course.inputs import require_choice, require_floating, require_positive
 
 FORMS = ("loop", "matrix", "softmax")
 
@@ -48,6 +48,7 @@ def mean_matrix(
     T: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
     """The [T, T] lower-triangular matrix whose row t holds 1/(t+1) at 0 … t: each row sums to 1."""
+    require_positive("T", T, minimum=0)
     ones = torch.ones(T, T, dtype=dtype, device=device).tril()
     return ones / torch.arange(1, T + 1, dtype=dtype, device=device)[:, None]
 

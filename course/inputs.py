@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -67,6 +68,19 @@ def require_positive(name: str, value: int, *, minimum: int = 1) -> None:
     """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
+
+
+def require_number(name: str, value: object, *, above: float = -math.inf) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number greater than ``above``."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not above < value < math.inf:  # type: ignore[operator]
+        bound = "" if above == -math.inf else f" above {above:g}"
+        raise ValueError(f"{name}: expected a finite number{bound}, got {value!r}")
+
+
+def require_flag(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: expected True or False, got {value!r}")
 
 
 def require_floating(name: str, x: Tensor) -> None:

@@ -7,11 +7,12 @@ The learned table is ``torch.nn.Embedding``: one trained vector a position, no f
 from __future__ import annotations
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from course.inputs import require_floating, require_positive, require_rank
+from course.inputs import require_floating, require_number, require_positive, require_rank
 
 
 def sinusoids(T: int, E: int, *, offset: int = 0, base: float = 10_000.0) -> Tensor:
@@ -20,7 +21,7 @@ def sinusoids(T: int, E: int, *, offset: int = 0, base: float = 10_000.0) -> Ten
     Row t, columns 2i and 2i+1: ``sin(p·base^(−2i/E))`` and ``cos(p·base^(−2i/E))`` with
     ``p = offset + t``. A shift by s turns each pair by an angle that depends on s only.
 
-    Raises ``ValueError`` if ``E`` is odd or a size is negative.
+    Raises ``ValueError`` if ``E`` is odd, a size is negative or ``base`` is not above 0.
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
     """
     require_positive("T", T, minimum=0)
@@ -48,7 +49,8 @@ def apply_rope(
     _require_pairs("D", D)
     if positions is None:
         positions = _places(T, offset, device=x.device)
-    elif list(positions.shape) != [T]:
+    require_rank("positions", positions, "T")
+    if len(positions) != T:
         raise ValueError(f"positions: expected [T] = [{T}], got {list(positions.shape)}")
     angles = _angles(positions, D, base)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
@@ -91,10 +93,13 @@ def _geometric(n: int) -> list[float]:
 
 
 def _places(T: int, offset: int, device: torch.device | None = None) -> Tensor:
+    if not isinstance(offset, Integral):
+        raise ValueError(f"offset: expected a whole number, got {offset!r}")
     return torch.arange(offset, offset + T, device=device)
 
 
 def _angles(places: Tensor, width: int, base: float) -> Tensor:
+    require_number("base", base, above=0)
     # float64: at place 100,000 a float32 angle is already wrong by 0.004.
     pairs = torch.arange(0, width, 2, dtype=torch.float64, device=places.device)
     return places.to(torch.float64)[:, None] * base ** (-pairs / width)

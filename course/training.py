@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course.inputs import require_positive, require_rank
+from course.inputs import require_number, require_positive, require_rank
 
 #: A larger batch goes through the model in pieces of about this many tokens, and their gradients
 #: are added: the same step, but every tensor stays small enough for the allocator to reuse it.
@@ -24,6 +24,10 @@ TOKENS_AT_ONCE = 2_048
 
 #: Draws one batch of inputs ``[B,T]`` and targets ``[B,T]`` (−100 = no target) from a generator.
 Sampler = Callable[[torch.Generator], tuple[Tensor, Tensor]]
+
+
+class DamagedCheckpoint(ValueError):
+    """The file is no checkpoint, or only a part of one."""
 
 
 @dataclass
@@ -93,14 +97,16 @@ def train(
 
     Batches must come on the model's device. ``seed`` fixes the batches and the dropout; the
     global random state and the model's mode are left as they were. Raises ``ValueError`` for a
-    checkpoint of another run, and ``FloatingPointError`` when the loss is not finite, naming the
-    step.
+    checkpoint of another run or model, :class:`DamagedCheckpoint` for a file that is none, and
+    ``FloatingPointError`` when the loss is not finite, naming the step.
     """
     require_positive("steps", steps, minimum=0)
     require_positive("warmup", warmup, minimum=0)
     require_positive("checkpoint_every", checkpoint_every)
     if evaluate_every is not None:
         require_positive("evaluate_every", evaluate_every)
+    if clip is not None:
+        require_number("clip", clip, above=0)
     run = _Run(
         model, batches, lr=lr, weight_decay=weight_decay, warmup=warmup, clip=clip, seed=seed
     )
@@ -159,6 +165,7 @@ def perplexity(
     """
     require_rank("tokens", tokens, "N")
     require_positive("window", window)
+    require_positive("batch", batch)
     scored = window if scored is None else scored
     require_positive("scored", scored)
     first = window - scored if skip is None else skip
@@ -175,12 +182,14 @@ def perplexity(
     was_training = model.training
     model.eval()
     total = 0.0
-    for rows in starts.split(batch):
-        inputs = tokens[rows[:, None] + torch.arange(window)]
-        targets = tokens[rows[:, None] + torch.arange(1, window + 1)]
-        logits = model(inputs)[:, -scored:]
-        total += _cross_entropy(logits, targets[:, -scored:], "sum").item()
-    model.train(was_training)
+    try:
+        for rows in starts.split(batch):
+            inputs = tokens[rows[:, None] + torch.arange(window)]
+            targets = tokens[rows[:, None] + torch.arange(1, window + 1)]
+            logits = model(inputs)[:, -scored:]
+            total += _cross_entropy(logits, targets[:, -scored:], "sum").item()
+    finally:
+        model.train(was_training)
     return math.exp(total / (len(starts) * scored))
 
 
@@ -271,11 +280,23 @@ class _Run:
             raise ValueError("checkpoint: expected batches to be a sampler, got an iterable")
         if not path.exists():
             return
-        state = torch.load(path, weights_only=True)
-        if state["setup"] != self.setup:
+        try:
+            state = torch.load(path, weights_only=True)
+            setup, sizes = state["setup"], {name: x.shape for name, x in state["model"].items()}
+        except Exception as error:  # a file that is cut or of another kind raises almost anything
+            raise DamagedCheckpoint(
+                f"checkpoint: expected a file that train() wrote, got {path}, which is damaged or "
+                f"of another kind ({type(error).__name__}); delete it or choose another"
+            ) from error
+        if setup != self.setup:
             raise ValueError(
-                f"checkpoint: expected a run with {self.setup}, got one with {state['setup']}; "
+                f"checkpoint: expected a run with {self.setup}, got one with {setup}; "
                 "delete the file or choose another"
+            )
+        if sizes != {name: x.shape for name, x in self.model.state_dict().items()}:
+            raise ValueError(
+                f"checkpoint: expected the parameters of this model, got those of another in "
+                f"{path}; delete the file or choose another"
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

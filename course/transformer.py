@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course.attention import MultiHeadAttention, attention_weights, softmax_attention
-from course.inputs import require_choice, require_positive, require_rank, require_same
+from course.inputs import (
+    require_choice,
+    require_flag,
+    require_number,
+    require_positive,
+    require_rank,
+    require_same,
+)
 from course.positions import alibi_bias, apply_rope, sinusoids
 
 POSITIONS = ("none", "learned", "sinusoidal", "rope", "alibi")
@@ -82,12 +89,11 @@ class TransformerConfig:
         require_choice("norm", self.norm, NORMS)
         require_choice("activation", self.activation, ACTIVATIONS)
         for name in ("residual", "tied"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+            require_flag(name, getattr(self, name))
         if not (isinstance(self.dropout, int | float) and 0 <= self.dropout < 1):
             raise ValueError(f"dropout: expected a number in [0, 1), got {self.dropout!r}")
-        if self.scale is not None and not isinstance(self.scale, int | float):
-            raise ValueError(f"scale: expected a number or None, got {self.scale!r}")
+        if self.scale is not None:
+            require_number("scale", self.scale)
         for name, kind, meaning in (
             ("mixer", str, "a name"),
             ("mixer_options", Mapping, "a dict"),
@@ -594,6 +600,7 @@ class Transformer(nn.Module):
         Fed in any portions, the logits are those of one full pass. The given cache is not changed.
         """
         cache = Cache(0, (None,) * self.config.L) if cache is None else cache
+        require_same("L", {"cache": len(cache.states), "the model": self.config.L})
         x, states = self.embed(tokens, offset=cache.seen), []
         for block, state in zip(self.blocks, cache.states, strict=True):
             x, state = block.decode(x, state)
@@ -611,17 +618,24 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Continue ``tokens [B,T]``, T ≥ 1, by ``steps`` sampled tokens → ``[B, T + steps]``.
 
-        ``temperature=0`` takes the likeliest token each time.
+        ``temperature=0`` takes the likeliest token each time. Dropout is off.
         """
         require_rank("tokens", tokens, "B T")
         require_positive("tokens: T", tokens.shape[1])
+        require_positive("steps", steps, minimum=0)
+        require_number("temperature", temperature)
         if temperature < 0:
             raise ValueError(f"temperature: expected 0 or more, got {temperature}")
-        new, cache = tokens, None
-        for _ in range(steps):
-            logits, cache = self.decode(new, cache)
-            new = _choose(logits[:, -1], temperature, generator)
-            tokens = torch.cat([tokens, new], dim=1)
+        was_training = self.training
+        self.eval()
+        try:
+            new, cache = tokens, None
+            for _ in range(steps):
+                logits, cache = self.decode(new, cache)
+                new = _choose(logits[:, -1], temperature, generator)
+                tokens = torch.cat([tokens, new], dim=1)
+        finally:
+            self.train(was_training)
         return tokens
 
     def parameter_counts(self) -> dict[str, int]:
@@ -654,7 +668,9 @@ def _norm(config: TransformerConfig) -> nn.Module:
 def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+    # Differences first: a tiny temperature would turn the logits themselves into inf − inf.
+    below = (logits - logits.amax(-1, keepdim=True)) / temperature
+    return torch.multinomial(below.softmax(-1), 1, generator=generator)
 
 
 def _count(module: nn.Module | None) -> int:

@@ -62,6 +62,13 @@ def test_gradients_and_argument_untouched(form):
     assert torch.equal(x.detach(), before)
 
 
+def test_a_matrix_of_no_size_is_refused():
+    assert mean_matrix(0).shape == (0, 0)
+    for size in (-1, 2.5, "3"):
+        with pytest.raises(ValueError, match="T: expected a whole number of at least 0"):
+            mean_matrix(size)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_strided_input(form):
     x = normal(3, 5, 7).transpose(-1, -2)

@@ -124,6 +124,7 @@ def _path(x):
         (lambda: 1, "stops with TypeError: "),
         (_in_place, "changes argument 1 in place"),
         (lambda x: x @ x, "stops with RuntimeError: "),
+        (lambda x: x.long().softmax(-1), "stops with NotImplementedError: "),
         (_exits, "stops with SystemExit: 3"),
         (_interrupts, "stops with KeyboardInterrupt"),
         (_recursive, "calls itself without end (RecursionError)"),

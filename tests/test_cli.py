@@ -83,6 +83,15 @@ def test_interrupt_ends_without_a_traceback(
     assert capsys.readouterr().err == "\nstopped\n"
 
 
+def test_a_reader_that_goes_away_gets_no_traceback() -> None:
+    command = [sys.executable, "-m", "course.cli", "experiments", "table", "ladder"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
+
+
 def test_help_loads_no_heavy_package() -> None:
     code = (
         "import sys; from course import cli\n"

@@ -113,7 +113,14 @@ def test_damage_of_any_kind_is_seen(tmp_path):
     for end in range(len(whole) - 1):
         path.write_bytes(whole[:end])
         assert read_record(path) is None
-    for other in (whole.replace(b"9", b"8"), b"[1]", b"\xff\xfe", b'{"checksum": null}', b"null"):
+    for other in (
+        whole.replace(b"9", b"8"),
+        b"[1]",
+        b"\xff\xfe",
+        b'{"checksum": null}',
+        b"null",
+        b"[" * 99_999,
+    ):
         path.write_bytes(other)
         assert read_record(path) is None
     path.write_bytes(whole)
@@ -121,6 +128,12 @@ def test_damage_of_any_kind_is_seen(tmp_path):
     elsewhere = result_path(tmp_path, square(4))
     elsewhere.write_bytes(whole)
     assert read_record(elsewhere) is None
+
+
+def test_a_record_is_found_again_whatever_its_keys(tmp_path):
+    path = result_path(tmp_path, square(3))
+    write_record(path, {"config": square(3), "result": {n: n for n in (64, 128, 9)}})
+    assert read_record(path)["result"] == {"64": 64, "128": 128, "9": 9}
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
@@ -312,6 +325,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint(corpus, tmp_path):
         language_model.execute(config, Progress(killed, checkpoint))
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40]  # the checkpoint of step 20
+    checkpoint.write_bytes(b"half a checkpoint")
+    assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
+    assert steps == [30, 40, 10, 20, 30, 40]
 
 
 def test_a_run_that_diverges_is_a_result(corpus):

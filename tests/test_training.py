@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course import training
-from course.training import History, next_token_batches, patience, perplexity, train
+from course.training import (
+    DamagedCheckpoint,
+    History,
+    next_token_batches,
+    patience,
+    perplexity,
+    train,
+)
 from course.transformer import Transformer, TransformerConfig
 
 V = 7
@@ -181,6 +188,13 @@ def test_the_model_keeps_its_mode() -> None:
         assert model.training is mode
 
 
+def test_a_failing_perplexity_leaves_the_mode() -> None:
+    model = Table().train()
+    with pytest.raises(IndexError):
+        perplexity(model, text() + V, window=8)
+    assert model.training
+
+
 def test_stop_ends_the_run_after_an_evaluation() -> None:
     values = iter([5.0, 3.0, 4.0, 3.5, 3.2, 1.0])
     history = train(
@@ -254,6 +268,33 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
         train(Table(), [], steps=2, checkpoint=path)
 
 
+def test_a_damaged_checkpoint_says_so(tmp_path) -> None:
+    path = tmp_path / "run.pt"
+    train(Table(), sampler(), steps=1, checkpoint=path, checkpoint_every=1)
+    whole = path.read_bytes()
+    for damage in (whole[: len(whole) // 2], whole[:-1], b"", b"hello"):
+        path.write_bytes(damage)
+        with pytest.raises(DamagedCheckpoint, match=r"got .*run\.pt, which is damaged"):
+            train(Table(), sampler(), steps=2, checkpoint=path)
+    for other in ([1], {"a": 1}):
+        torch.save(other, path)
+        with pytest.raises(DamagedCheckpoint, match="of another kind"):
+            train(Table(), sampler(), steps=2, checkpoint=path)
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_it_changes_this_one(tmp_path) -> None:
+    class Larger(Table):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = nn.Parameter(torch.zeros(2))
+
+    path, model = tmp_path / "run.pt", Larger()
+    train(Table(), sampler(), steps=1, checkpoint=path, checkpoint_every=1)
+    with pytest.raises(ValueError, match="checkpoint: expected the parameters of this model"):
+        train(model, sampler(), steps=2, checkpoint=path)
+    assert weights(model).abs().max() == 0
+
+
 # --- perplexity ----------------------------------------------------------------------------------
 
 
@@ -325,6 +366,8 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
         (lambda: perplexity(Table(), text(8), window=8), "tokens: expected more than 8 tokens"),
         (lambda: perplexity(Table(), text(), window=4, scored=5), "skip: expected"),
         (lambda: perplexity(Table(), text(), window=4, scored=2, skip=1), "skip: expected at"),
+        (lambda: perplexity(Table(), text(), window=4, batch=0), "batch: expected"),
+        (lambda: train(Table(), sampler(), steps=1, clip=-1), "clip: expected a finite number abo"),
         (lambda: patience(0), "evaluations: expected"),
     ],
 )

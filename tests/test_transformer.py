@@ -353,6 +353,14 @@ def test_greedy_generation_is_the_argmax_of_full_passes() -> None:
     assert torch.equal(built.generate(tokens, 6, temperature=0), expected)
 
 
+def test_generation_is_free_of_dropout_and_keeps_the_mode() -> None:
+    built, tokens = model(dropout=0.5).train(), some_tokens(B, 2)
+    once = built.generate(tokens, 6, temperature=0)
+    assert built.training
+    assert torch.equal(once, built.eval().generate(tokens, 6, temperature=0))
+    assert not built.training
+
+
 def test_sampling_follows_the_generator_and_the_temperature() -> None:
     built, tokens = model(), some_tokens(B, 3)
 
@@ -361,7 +369,8 @@ def test_sampling_follows_the_generator_and_the_temperature() -> None:
         return built.generate(tokens, 5, temperature=temperature, generator=generator)
 
     assert torch.equal(sample(0), sample(0)) and not torch.equal(sample(0), sample(1))
-    assert torch.equal(sample(0, 1e-4), built.generate(tokens, 5, temperature=0))
+    for cold in (1e-4, 1e-45):
+        assert torch.equal(sample(0, cold), built.generate(tokens, 5, temperature=0))
     assert torch.equal(built.generate(tokens, 0), tokens)
 
 
@@ -423,7 +432,8 @@ def test_a_configuration_survives_json() -> None:
         (dict(residual=1), "residual: expected True or False, got 1"),
         (dict(tied="yes"), "tied: expected True or False"),
         (dict(dropout=1.0), r"dropout: expected a number in \[0, 1\), got 1.0"),
-        (dict(scale="off"), "scale: expected a number or None, got 'off'"),
+        (dict(scale="off"), "scale: expected a finite number, got 'off'"),
+        (dict(scale=float("nan")), "scale: expected a finite number, got nan"),
         (dict(mixer=3), "mixer: expected a name or a list"),
         (dict(mixer=("mean",)), "mixer: expected L = 2 entries, got 1"),
         (dict(mixer_options=[{}, 2]), "mixer_options: expected a dict or a list"),
@@ -460,3 +470,11 @@ def test_bad_calls_are_named() -> None:
         built.generate(some_tokens(B, 0), 2)
     with pytest.raises(ValueError, match="temperature: expected 0 or more"):
         built.generate(some_tokens(), 1, temperature=-1)
+    with pytest.raises(ValueError, match="temperature: expected a finite number, got nan"):
+        built.generate(some_tokens(), 1, temperature=float("nan"))
+    for steps in (-1, 1.5):
+        with pytest.raises(ValueError, match="steps: expected a whole number of at least 0"):
+            built.generate(some_tokens(), steps)
+    _, cache = model(L=1).decode(some_tokens())
+    with pytest.raises(ValueError, match="cache has 1, the model has 2"):
+        built.decode(some_tokens(), cache)

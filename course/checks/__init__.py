@@ -170,8 +170,10 @@ def _try_all(exercise: Exercise, function: Callable[..., Any]) -> Result:
     for broken, test in exercise.properties:
         try:
             message = test(function)
-        except NotImplementedError:
-            return Result(exercise.name, None, broken, "not written yet")
+        except NotImplementedError as error:
+            if not error.args:  # the stub's; PyTorch raises it too, with its reason
+                return Result(exercise.name, None, broken, "not written yet")
+            message = f"stops with {type(error).__name__}{_said(error)}"
         except Wrong as wrong:
             message = str(wrong)
         except _OutOfTime:
@@ -190,7 +192,8 @@ def _within(seconds: float, work: Callable[[], Result], name: str) -> Result:
 
     A loop in Python is stopped by an exception sent into its thread. What hides from that (a bare
     ``except`` inside a loop, one endless call into C) is left behind in a daemon thread, which
-    ends with the process.
+    ends with the process. Only a call into C that never lets another thread run (such as
+    ``sum(iter(int, 1))``) stops the notebook too: there the kernel must be restarted.
     """
     box: list[Result] = []
 

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from course.attention import attention_weights
 from course.experiments.runner import Config, Progress
 from course.tasks.text import Corpus, load_shakespeare
-from course.training import History, next_token_batches, perplexity, train
+from course.training import (
+    DamagedCheckpoint,
+    History,
+    next_token_batches,
+    perplexity,
+    train,
+)
 from course.transformer import SoftmaxMixer, Transformer, TransformerConfig
 
 #: Steps whose loss is stored one by one; what ``--check`` repeats.
@@ -59,9 +65,15 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     measure()
     # The scores are not in the checkpoint, so a measured run (they are short) starts again.
     checkpoint = None if config.get("measure") else progress.checkpoint
+    options: dict[str, Any] = {"evaluate": evaluate, "stop": watch, "checkpoint": checkpoint}
     diverged = False
     try:
-        fit(model, corpus, config, evaluate=evaluate, stop=watch, checkpoint=checkpoint)
+        try:
+            fit(model, corpus, config, **options)
+        except DamagedCheckpoint:  # nothing was trained yet; begin again
+            assert checkpoint is not None
+            checkpoint.unlink()
+            fit(model, corpus, config, **options)
     except (FloatingPointError, OverflowError):
         diverged = True
     curve = curve_of(history)

@@ -71,7 +71,7 @@ def read_record(path: Path, config: Config | None = None) -> Record | None:
         record = json.loads(path.read_text(encoding="utf-8"))
         checksum = record.pop("checksum")
         whole = checksum == _checksum(record) and config_hash(record["config"]) == path.stem
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if not whole or (config is not None and record["config"] != config):
         return None
@@ -80,6 +80,8 @@ def read_record(path: Path, config: Config | None = None) -> Record | None:
 
 def write_record(path: Path, record: Record) -> None:
     """Store ``record`` under ``path``, whole or not at all."""
+    # As it will be read: numbers as keys become text, and are then sorted in another order.
+    record = json.loads(json.dumps(record, allow_nan=False))
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record | {"checksum": _checksum(record)}, indent=None, allow_nan=False)
     # One line a top-level key: small, and a change is readable in a diff.
@@ -287,8 +289,8 @@ def run_sweep(
                 time.sleep(0.5)
     if failed:
         raise RunFailed(
-            f"{len(failed)} of {len(configs)} runs failed; the others are stored, and the same "
-            "command tries again:\n" + "\n".join(failed.values())
+            f"{len(failed)} of {len(configs)} runs failed; what ended well is stored, and the same "
+            "command tries the rest again:\n" + "\n".join(failed.values())
         )
     records = [read_record(result_path(folder, config), config) for config in configs]
     return [record for record in records if record is not None]

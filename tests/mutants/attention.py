@@ -101,6 +101,7 @@ def scale_given(m: Any) -> None:
     agrees(m, *qkv(), scale=0.3)
     agrees(m, *qkv(T=5, S=5), scale=0.3)
     agrees(m, *qkv(), scale=0.0)
+    agrees(m, *qkv(T=5, S=5), scale=0.0)
     agrees(m, *qkv(), scale=-1.0)
 
 
@@ -559,6 +560,13 @@ for _name, _call in (("attention", attend), ("weights", weigh)):
         f"{_name}: q of rank 3", _with(q=draw(H, T, D)), "q:", "4 axes", "B H T D", "3", "[3, 5, 4]"
     )
     refuses(f"{_name}: k of rank 3", _with(k=draw(H, S, D)), "k:", "4 axes", "B H S D", "[3, 7, 4]")
+    refuses(
+        f"{_name}: D of 0", _with(q=draw(B, H, T, 0), k=draw(B, H, S, 0)), "D:", "at least 1", "0"
+    )
+    for _scale in ("big", True, torch.nan, torch.inf, torch.tensor(0.5)):
+        refuses(f"{_name}: scale {_scale}", _with(scale=_scale), "scale:", "a finite number")
+    for _causal in (None, "no", 1):
+        refuses(f"{_name}: causal {_causal}", _with(causal=_causal), "causal:", "True or False")
     refuses(f"{_name}: q a list", _with(q=[1.0]), "q:", "tensor", "list")
     refuses(f"{_name}: q whole numbers", _with(q=draw(B, H, T, D).long()), "q:", "int64", "float")
     refuses(f"{_name}: k float32", _with(k=draw(B, H, S, D).float()), "k", "float32", "float64")
