@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import json
 import os
@@ -24,7 +25,7 @@ def test_lab_needs_less_than_test() -> None:
     assert set(lab) < set(test)
     assert "torch>=2.11" in lab and any(line.startswith("triton") for line in lab)
     assert any(line.startswith("pytest>") for line in test)
-    assert any(line.startswith("nbgrader") for line in test)  # an extra inside an extra
+    assert any(line.startswith("distributed") for line in test)  # an extra inside an extra
     assert not any(line.startswith("attention-derived") for line in test)
     assert len(set(test)) == len(test)
 
@@ -328,3 +329,10 @@ def test_jupyterlab_asks_nothing_and_calls_nobody(tmp_path: Path) -> None:
     assert "--ServerApp.port=9001" in arguments and "--LabApp.news_url=None" in arguments
     assert "--LabApp.extension_manager=readonly" in arguments
     assert (lab.ROOT / lab.FIRST).is_file()
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536", "abc", ""])
+def test_a_port_that_cannot_be_is_refused(port: str) -> None:
+    assert lab.port_number("8889") == 8889
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number from 1 to 65535"):
+        lab.port_number(port)

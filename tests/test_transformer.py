@@ -140,6 +140,11 @@ def test_a_layer_that_is_another_function_is_refused() -> None:
         Block.from_torch(nn.TransformerEncoderLayer(12, 3, 20, bias=False))
 
 
+def test_only_a_pre_norm_model_ends_with_a_norm() -> None:
+    for norm, count in (("pre", 24), ("post", 0), ("none", 0)):
+        assert Transformer(small(norm=norm)).parameter_counts()["last norm"] == count
+
+
 def test_the_model_is_embedding_blocks_norm_and_output() -> None:
     tokens, built = some_tokens(), model(double=True)
     x = built.tokens(tokens) + built.places.weight[:T]
@@ -328,6 +333,10 @@ def test_dropout_reaches_the_attention_weights(mixer) -> None:
     y = layer(x)
     assert (y - y[:1]).abs().max() > 0.01
     assert (y.mean(0) - layer.eval()(x[:1])).abs().max() < 0.03
+    # Token 0 has one weight a head: without it the head's whole output is gone, not some entries.
+    layer.train().attention.W_o = nn.Identity()
+    gone = layer(x)[:, 0].unflatten(-1, (layer.attention.H, -1)) == 0
+    assert torch.equal(gone.any(-1), gone.all(-1)) and 0.4 < gone.double().mean() < 0.6
 
 
 @everywhere

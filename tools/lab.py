@@ -48,9 +48,18 @@ def quiet_settings(folder: Path) -> None:
         overrides.write_text(json.dumps(SETTINGS, indent=1) + "\n", encoding="utf-8")
 
 
+def port_number(text: str) -> int:
+    """The port that ``text`` names; JupyterLab would print the address of one that cannot be."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 1 to 65535, got {text!r} (make lab PORT=8888)"
+        )
+    return int(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8888)
+    parser.add_argument("--port", type=port_number, default=8888)
     quiet_settings(Path(sys.prefix))
     command = [sys.executable, "-m", "jupyterlab", *lab_arguments(parser.parse_args().port)]
     os.execv(sys.executable, command)

@@ -30,12 +30,15 @@ FETCHING = re.compile(
 )
 SHELL = re.compile(r"^\s*(!|%%?(?:pip|conda|sh|bash|system|script|cmd)\b)", re.MULTILINE)
 FETCHED_HTML = re.compile(
-    r"!\[[^\]]*\]\(\s*https?:|<(?:img|script|iframe|link|video|audio)\b[^>]*\bhttps?:",
-    re.IGNORECASE,
+    # Markdown pictures, in place or by reference; HTML elements; style sheets.
+    r"!\[[^\]]*\]\(\s*(?:https?:|//)|<(?:img|script|iframe|link|video|audio)\b[^>]*(?:\bhttps?:|"
+    r"[\"'=]//)|^\s*\[[^\]]+\]:\s*\S+\.(?:png|jpe?g|gif|svg)\b|@import\b|"
+    r"\burl\(\s*[\"']?(?:https?:)?//",
+    re.IGNORECASE | re.MULTILINE,
 )
 ABSOLUTE_PATH = re.compile(
     r"(?<![\w.:/~<-])/(?:home|root|Users|tmp|var|usr|opt|etc|mnt|private|work|content|srv)/"
-    r"|\b[A-Za-z]:\\{1,2}(?:Users|Windows|Temp|Program)"
+    r"|\b[A-Za-z]:[\\/]{1,2}(?:Users|Windows|Temp|Program)|\bfile:///"
 )
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 BARE_REPR = re.compile(r"<[\w.]+(?: [^>]*)?>|[A-Z]\w*\([^()]*=.*\)", re.DOTALL)

@@ -107,6 +107,25 @@ def windows_path_in_output(notebook: Notebook) -> None:
     notebook["cells"][5]["outputs"] = [stream("saved to C:\\Users\\ada\\x.png\n")]
 
 
+@pytest.mark.parametrize("text", ["C:/Users/ada/x.png", "file:///home/ada/x.png"])
+def test_paths_of_other_forms_are_seen(text: str) -> None:
+    assert gate.ABSOLUTE_PATH.search(f"saved to {text}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "![a][1]\n\n[1]: https://example.org/a.png",
+        "![a](//example.org/a.png)",
+        "<img alt='a' src=\"//example.org/a.png\">",
+        "<style>@import 'https://example.org/a.css';</style>",
+        '<div style="background: url(https://example.org/a.png)">',
+    ],
+)
+def test_fetching_in_other_forms_is_seen(text: str) -> None:
+    assert gate.FETCHED_HTML.search(text)
+
+
 def path_in_source(notebook: Notebook) -> None:
     notebook["cells"][5]["source"] = "print(open('/tmp/x').read())"
 
