@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="one training step of the one-block Shakespeare model",
         description="Time one training step (forward, backward, AdamW) of the one-block "
         "Shakespeare model three ways: by the course's loop, written out plainly, and with "
-        "PyTorch's encoder layer. Goal: at least 45 %% of the machine's matrix-multiply rate.",
+        "PyTorch's encoder layer. Goal: at least 45 % of the machine's matrix-multiply rate.",
     )
     train.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
     train.add_argument("--json", action="store_true", help="print one JSON object instead")

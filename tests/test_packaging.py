@@ -26,7 +26,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 DRAWING = ("course.plots", "course.roadmap", "course.widgets", "course.cli", "course.doctor")
 HEAVY = {
     *("matplotlib", "ipywidgets", "IPython", "jupyterlab", "triton", "tokenizers", "pooch"),
-    *("joblib", "dask", "distributed", "nbgrader", "tqdm"),
+    *("joblib", "dask", "distributed", "tqdm"),
 }
 
 

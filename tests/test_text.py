@@ -96,7 +96,7 @@ def test_another_text_is_refused(cache, pinned, no_network, tmp_path, monkeypatc
 def test_offline_without_a_copy_says_what_to_do(cache, pinned, no_network, monkeypatch, capfd):
     monkeypatch.delenv("COURSE_DATA", raising=False)
     assert find_text() is None
-    with pytest.raises(TextUnavailable, match="course data fetch.*COURSE_DATA") as caught:
+    with pytest.raises(TextUnavailable, match="(?s)course data fetch.*COURSE_DATA") as caught:
         load_shakespeare(300)
     assert str(cache) in str(caught.value)
     assert no_network == [text.URL]

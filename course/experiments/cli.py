@@ -15,6 +15,7 @@ from course.experiments.runner import ENGINES, RunFailed, run_sweep
 #: recorded it the losses are equal; another processor adds in another order.
 TOLERANCE = 1e-3
 CHECKED_STEPS = 10
+_READING = "train, held_out, best, …: perplexities, lower is better; ±: spread over seeds"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -97,12 +98,12 @@ def _run(arguments: argparse.Namespace) -> int:
     except (RunFailed, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(table(records))
+    print(table(records), _READING, sep="\n")
     return 0
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    print(table(load(arguments.name, arguments.out)))
+    print(table(load(arguments.name, arguments.out)), _READING, sep="\n")
     return 0
 
 

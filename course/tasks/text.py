@@ -89,9 +89,10 @@ def fetch_text() -> Path:
         got = pooch.retrieve(URL, known_hash=None, fname=name, path=cache_folder())
     except Exception as error:  # the downloader raises many kinds; the reader needs one sentence
         raise TextUnavailable(
-            f"Tiny Shakespeare could not be downloaded ({type(error).__name__}). With a network, "
-            f"run `course data fetch`. Without one, get {URL} on another machine, save it as "
-            f"{FILE_NAME} and set COURSE_DATA to its folder, or put it in {cache_folder()}."
+            f"Tiny Shakespeare could not be downloaded ({type(error).__name__}).\n"
+            "With a network: run `course data fetch`.\n"
+            f"Without one: get {URL}\non another machine, save it as {FILE_NAME}, and set "
+            f"COURSE_DATA to its folder or put it in\n{cache_folder()}"
         ) from error
     # pooch would also check the hash, but its error says neither what the file is nor what to do.
     part = Path(got)
