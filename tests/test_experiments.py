@@ -162,6 +162,19 @@ def test_a_finished_run_is_never_repeated(notes, tmp_path):
     assert not (tmp_path / "squares" / ".work").exists()
 
 
+def test_a_run_finished_between_look_and_lock_is_not_repeated(notes, tmp_path, monkeypatch):
+    done = run_one(square(3), tmp_path)
+    looks = []
+
+    def too_early(path, config=None):
+        looks.append(path)
+        return None if len(looks) == 1 else read_record(path, config)
+
+    monkeypatch.setattr("course.experiments.runner.read_record", too_early)
+    assert run_one(square(3), tmp_path) == done
+    assert starts(notes) == {3: 1}
+
+
 def test_a_damaged_result_is_made_again(notes, tmp_path):
     sweep = [square(n) for n in (2, 3)]
     run_sweep(sweep, tmp_path, quiet=True)
