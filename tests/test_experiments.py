@@ -31,6 +31,7 @@ from course.experiments.runner import (
 )
 from course.tasks import text
 from course.tasks.text import TextUnavailable, WrongText, find_text, tokenize
+from course.training import History, perplexity
 from course.transformer import Transformer, TransformerConfig
 
 # One run squares a number; it notes each start, and fails, stops or dies the first time if told to.
@@ -341,6 +342,15 @@ def test_a_killed_run_goes_on_from_its_checkpoint(corpus, tmp_path):
     checkpoint.write_bytes(b"half a checkpoint")
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40, 10, 20, 30, 40]
+
+
+def test_the_train_perplexity_is_that_of_the_last_train_tokens(corpus):
+    config = run_config(curve_tokens=100)
+    model = language_model.build(config, corpus)
+    found = language_model.final(model, corpus, config, History())
+    tail = corpus.train[-len(corpus.held_out) :]
+    assert found["train"] == round(perplexity(model, tail, window=8), 3)
+    assert found["train"] != found["held_out"]
 
 
 def test_a_run_that_diverges_is_a_result(corpus):
