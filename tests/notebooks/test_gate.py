@@ -215,6 +215,10 @@ def empty_cell(notebook: Notebook) -> None:
     notebook["cells"].append(code("  \n", count=None))
 
 
+def semicolon(notebook: Notebook) -> None:
+    notebook["cells"][5] = code("x = 2\nx + 1;", count=5)
+
+
 def broken_code(notebook: Notebook) -> None:
     notebook["cells"][5]["source"] = "print(2"
 
@@ -250,6 +254,7 @@ FAULTS: list[tuple[Callable[[Notebook], None], str]] = [
     (two_bare_reprs, "only 3 of 5 cells that show something"),
     (no_code, "no code cell"),
     (empty_cell, "cell 7 (code): empty"),
+    (semicolon, "cell 6 (code): ends with a semicolon"),
     (broken_code, "cell 6 (code): not Python"),
 ]
 
