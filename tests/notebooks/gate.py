@@ -219,10 +219,7 @@ def _must_show(tree: ast.Module) -> bool:
         if isinstance(call, ast.Call) and getattr(call.func, "id", None) in SPEAKING:
             return True
     last = tree.body[-1] if tree.body else None
-    return (
-        isinstance(last, ast.Expr)
-        and not isinstance(last.value, ast.Call | ast.Constant)
-    )
+    return isinstance(last, ast.Expr) and not isinstance(last.value, ast.Call | ast.Constant)
 
 
 def _excerpt(pattern: re.Pattern[str], text: str) -> str:
