@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course import bench_linear
+from course.cost import median_seconds, model_flops, visible_pairs
 from course.inputs import require_positive
 
 
@@ -38,23 +37,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     train.add_argument("--json", action="store_true", help="print one JSON object instead")
     train.set_defaults(run=_train_command)
     bench_linear.add_parser(benches)
-
-
-# ------------------------------------------------------------------------------------ measuring
-
-
-def median_seconds(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The median seconds of each contender, called in turns after one call that does not count."""
-    require_positive("repeats", repeats)
-    for call in contenders.values():
-        call()
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats):
-        for name, call in contenders.items():
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 # ---------------------------------------------------------------------------------- bench train
@@ -121,15 +103,14 @@ def shakespeare_models(T: int = 128) -> tuple[nn.Module, PlainModel, EncoderLaye
     return models[0], PlainModel(models[1]), EncoderLayerModel(models[2], layer)
 
 
-def step_operations(model: nn.Module, *, batch: int, T: int) -> int:
+def step_operations(*, batch: int, T: int) -> int:
     """Multiplications and additions in the matrix products of one step, forward and backward.
 
     A product of the backward pass costs as much as its forward one, and there are two of them. Of
     the scores only the visible half is counted.
     """
-    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
-    visible_pairs = T * (T + 1) // 2
-    return 3 * batch * (2 * T * weights + 4 * _E * visible_pairs)
+    pairs = visible_pairs(T, causal=True)
+    return 3 * batch * model_flops(T, vocab_size=_V, E=_E, L=1, pairs=pairs)["total"]
 
 
 def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str, Any]:
@@ -168,7 +149,7 @@ def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str,
         repeats,
     )
     rate = 8 * 2 * 1024**3 / seconds.pop("product")
-    operations = step_operations(ours, batch=batch, T=T)
+    operations = step_operations(batch=batch, T=T)
     return {
         "threads": torch.get_num_threads(),
         "matmul_gflops": rate / 1e9,

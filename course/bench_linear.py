@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.cost import peak_memories
+from course.cost import median_seconds, peak_memories
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
@@ -85,9 +85,6 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
     ``repeats`` below 1.
     """
     require_positive("repeats", repeats)
-    # Not at the top: this module's parser is added by that one.
-    from course.bench import median_seconds
-
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -170,8 +167,6 @@ def _both(leaves: list[Tensor], grad: Tensor) -> None:
 
 def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
     """Seconds of one step that follows 64 tokens, and of one that follows 65,536."""
-    from course.bench import median_seconds
-
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(1, H, 65_536, D, generator=generator) for _ in range(3))
     fm = get_feature_map("elu")

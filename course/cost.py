@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -252,16 +252,20 @@ GPUS = (
 # --- measuring -----------------------------------------------------------------------------------
 
 
-def seconds(call: Callable[[], object], *, repeats: int = 5) -> float:
-    """The median wall time of ``call()`` in seconds, after one call that is not counted."""
+def median_seconds(
+    contenders: Mapping[str, Callable[[], object]], repeats: int
+) -> dict[str, float]:
+    """The median seconds of each contender, called in turns after one call that does not count."""
     require_positive("repeats", repeats)
-    call()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
+    for call in contenders.values():
         call()
-        times.append(time.perf_counter() - started)
-    return float(np.median(times))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, call in contenders.items():
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return {name: float(np.median(values)) for name, values in times.items()}
 
 
 def processor_seconds(calls: Sequence[Callable[[], object]], *, repeats: int = 5) -> list[float]:

@@ -38,10 +38,8 @@ def test_peak_memory_at_65536_tokens():
 def test_the_command_prints_every_goal(capsys, monkeypatch):
     monkeypatch.setattr(bench, "_peaks", lambda: (1.5, 9.0))
     monkeypatch.setattr(bench, "_steps", lambda repeats: (1e-5, 1.2e-5))
-    import course.bench
-
     monkeypatch.setattr(
-        course.bench, "median_seconds", lambda contenders, repeats: dict.fromkeys(contenders, 0.02)
+        bench, "median_seconds", lambda contenders, repeats: dict.fromkeys(contenders, 0.02)
     )
     assert main(["bench", "linear", "--json", "--repeats", "2"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -177,7 +177,7 @@ def test_seconds_is_the_median_without_the_first_call(monkeypatch) -> None:
     def call() -> None:
         clock[0] += next(waits)
 
-    assert cost.seconds(call, repeats=3) == 2.0
+    assert cost.median_seconds({"call": call}, 3) == {"call": 2.0}
 
 
 def test_processor_seconds_is_the_least_of_calls_that_take_turns(monkeypatch) -> None:
@@ -257,7 +257,7 @@ def test_a_failing_child_says_why() -> None:
         (lambda: cost.linear_flops(4, C=0, Dv=4), "C: expected"),
         (lambda: cost.slope([1, 1], [2, 3]), "two different x"),
         (lambda: cost.slope([1, 2], [2, 0]), "positive numbers"),
-        (lambda: cost.seconds(lambda: None, repeats=0), "repeats: expected"),
+        (lambda: cost.median_seconds({}, 0), "repeats: expected"),
         (lambda: cost.processor_seconds([], repeats=0), "repeats: expected"),
     ],
 )
