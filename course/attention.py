@@ -1,12 +1,14 @@
 """Softmax attention: who may look at whom, the weights, the summary, and several heads of it.
 
-Two implementations of one function: ``reference`` follows the formula term by term and is the one
-to read; ``torch`` hands the same problem to PyTorch's fused kernel and is the one to train with.
+Three implementations of one function: ``reference`` follows the formula term by term and is the
+one to read; ``torch`` hands the same problem to PyTorch's fused kernel and is the one to train
+with; ``triton`` is the course's own GPU kernel, which is there to be read as well.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +84,7 @@ def softmax_attention(
     aligned with the last key (see :func:`causal_mask`). ``window=w``: the last ``w`` keys with
     ``causal``, else the keys at a distance below ``w`` (same alignment). ``bias``: added to the
     scores, broadcasts to ``[B,H,T,S]``; −inf there means "may not look". ``scale=None`` is
-    ``D**-0.5``. ``impl``: ``reference`` or ``torch``.
+    ``D**-0.5``. ``impl``: ``reference``, ``torch`` or ``triton`` (D and Dv up to 256).
 
     A query that may look at nothing gets zeros, and gives zero gradient. A key that no query may
     look at has no influence, whatever it holds (NaN too). A NaN that some query may look at can
@@ -90,15 +92,17 @@ def softmax_attention(
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
     the wrong shape, a mask that is not boolean, a scale that is no finite number, or an unknown
-    ``impl``.
+    ``impl``; ``RuntimeError`` with the reason where ``triton`` cannot run.
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
-    require_choice("impl", impl, ("reference", "torch"))
+    require_choice("impl", impl, ("reference", "torch", "triton"))
     _check(q, k, mask, causal, bias, scale)
     require_rank("v", v, "B H S Dv")
     for axis, index in (("B", 0), ("H", 1), ("S", 2)):
         require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
     require_same_dtype(q=q, v=v)
+    if impl == "triton":
+        return _tiled(q, k, v, mask, causal, window, bias, scale)
     square = q.shape[2] == k.shape[2]
     if impl == "torch" and square and mask is None and bias is None and window is None:
         # Every query sees something and every key is seen: the kernel needs no mask from us.
@@ -200,6 +204,34 @@ def _fused(
     return out.masked_fill(empty, 0)
 
 
+def _tiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    window: int | None,
+    bias: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """The same by the kernels of ``course.kernels.softmax``, or a refusal with its reason."""
+    if window is not None:
+        require_positive("window", window)
+    for name, x, axis in (("q", q, "D"), ("v", v, "Dv")):
+        if x.shape[-1] > _WIDEST:
+            raise ValueError(
+                f'{name}: expected {axis} of at most {_WIDEST} with impl="triton", '
+                f"got {x.shape[-1]}"
+            )
+    bias = None if bias is None else bias.float()
+    runtime: Any = importlib.import_module("course.kernels.runtime")
+    runtime.require_runnable(q, k, v, mask, bias)
+    kernels: Any = importlib.import_module("course.kernels.softmax")
+    return kernels.softmax_attention(
+        q, k, v, mask=mask, causal=causal, window=window, bias=bias, scale=_scale(q, scale)
+    )
+
+
 def _without_unused(q: Tensor, k: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """Zero the queries that see nothing and the keys that nothing sees: 0 · NaN would be NaN."""
     return (
@@ -210,6 +242,9 @@ def _without_unused(q: Tensor, k: Tensor, visible: Tensor) -> tuple[Tensor, Tens
 
 def _scale(q: Tensor, scale: float | None) -> float:
     return q.shape[-1] ** -0.5 if scale is None else scale
+
+
+_WIDEST = 256  # a kernel holds whole rows of q, k and v in the fast memory of a GPU
 
 
 class KeyValueCache(NamedTuple):

@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": ("course.doctor", "look at this machine: what works, what does not, and the fix"),
     "data": ("course.tasks.text", "get the text that the recorded experiments use"),
     "experiments": ("course.experiments.cli", "list, run and tabulate the recorded experiments"),
+    "kernels": ("course.kernels.cli", "compile the GPU kernels ahead of time, without a GPU"),
     "bench": ("course.bench", "measure this machine against the limits that the notebooks state"),
 }
 
@@ -71,7 +72,14 @@ def _module(command: str) -> str:
 
 def _exists(module: str) -> bool:
     # find_spec("course.a.b") would import course.a, and whatever that imports.
-    file = Path(__file__).parents[1].joinpath(*module.split("."))
+    package, name = Path(__file__).parents[1], module
+    if module.startswith("course.kernels."):
+        # A folder of its own beside course/ in the sources, inside it once installed; importing
+        # the package itself loads nothing.
+        import course.kernels
+
+        package, name = Path(course.kernels.__path__[0]), module.removeprefix("course.kernels.")
+    file = package.joinpath(*name.split("."))
     return file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
 
 

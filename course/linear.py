@@ -19,6 +19,7 @@ products are slower and twice as many sums are stored. ``course bench linear`` m
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from course.inputs import (
 )
 
 FORMS = ("parallel", "scan", "recurrent", "chunk")
+IMPLS = ("torch", "triton")
 CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the first to run fast
 _TILE = 2048  # tokens handled at once: enough to keep calls few, little enough for the caches
 
@@ -68,6 +70,7 @@ def linear_attention(
     initial_state: LinearState | None = None,
     return_state: bool = False,
     chunk_size: int | None = None,
+    impl: str = "torch",
 ) -> Any:
     """An average of the values with weights proportional to φ(q)·φ(k), in time linear in T.
 
@@ -81,6 +84,8 @@ def linear_attention(
     all others sum one state first. ``normalize``: divide by φ(q)·z. ``scale``: factor of the
     scores q·k that the map sees; q and k each get its root. ``key_mask [B,S]``: boolean, True = a
     real token; padding leaves S, z and t. ``chunk_size`` (None = 64) matters to ``chunk`` only.
+    ``impl``: ``torch``, or ``triton``: the form ``chunk`` by GPU kernels, which choose the size of
+    their chunks, for the maps elu, relu, identity and taylor (D ≤ 16 there).
 
     A query that sees no key, or none with a feature in common, gets zeros and gives zero gradient.
     What a padded key or value holds has no influence (NaN too). Positions for maps that want them
@@ -88,10 +93,12 @@ def linear_attention(
     its key when T = S, else its own index.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes or dtypes, causal
-    with T ≠ S, a mask that does not fit, an unknown name, or a signed map with ``normalize``.
+    with T ≠ S, a mask that does not fit, an unknown name, a signed map with ``normalize``, or what
+    ``triton`` does not have; ``RuntimeError`` with the reason where ``triton`` cannot run.
     Source: Katharopoulos et al. 2020 (arXiv:2006.16236), equations 8–12; chunks: Hua et al. 2022
     (arXiv:2202.10447), section 3.2.
     """
+    require_choice("impl", impl, IMPLS)
     require_choice("form", form, FORMS)
     chunk = CHUNK_SIZE if chunk_size is None else chunk_size
     require_positive("chunk_size", chunk)
@@ -100,6 +107,27 @@ def linear_attention(
     _check_inputs(q, k, v, causal, key_mask)
     B, H, S_len, D = k.shape
     _check_state(initial_state, B, H, _width(fm, D), v.shape[-1])
+    if impl == "triton":
+        for name, value, only in (("form", form, "chunk"), ("chunk_size", chunk_size, None)):
+            if value != only:
+                raise ValueError(f'{name}: expected {only!r} with impl="triton", got {value!r}')
+        name = _kernel_map(fm, D, stateful=return_state or initial_state is not None)
+        past_or_none = _ready_for_kernels(initial_state, q, k, v, key_mask)
+        # Taylor features are built inside the kernel: another program, and a file of its own.
+        module, options = ("taylor", {}) if name == "taylor" else ("linear", {"feature_map": name})
+        kernels: Any = importlib.import_module(f"course.kernels.{module}")
+        return kernels.linear_attention(
+            q,
+            k,
+            v,
+            causal=causal,
+            normalize=normalize,
+            scale=scale,
+            key_mask=key_mask,
+            initial_state=past_or_none,
+            return_state=return_state,
+            **options,
+        )
     # Under autocast the products would be made in bfloat16, and the sums with them.
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -137,6 +165,7 @@ def linear_attention_step(
     feature_map: str | nn.Module = "elu",
     normalize: bool = True,
     scale: float = 1.0,
+    impl: str = "torch",
 ) -> tuple[Tensor, LinearState]:
     """One token of the RNN: ``q_t, k_t [B,H,D]``, ``v_t [B,H,Dv]`` → (``[B,H,Dv]``, new state).
 
@@ -144,6 +173,7 @@ def linear_attention_step(
     errors as in :func:`linear_attention`.
     Source: Katharopoulos et al. 2020 (arXiv:2006.16236), equations 16–20.
     """
+    require_choice("impl", impl, IMPLS)
     fm = _feature_map(feature_map, normalize)
     root = _root(scale)
     for name, x, axes in (("q_t", q_t, "B H D"), ("k_t", k_t, "B H D"), ("v_t", v_t, "B H Dv")):
@@ -157,6 +187,13 @@ def linear_attention_step(
     B, H, D = k_t.shape
     C, Dv = _width(fm, D), v_t.shape[-1]
     _check_state(state, B, H, C, Dv)
+    if impl == "triton":
+        name = _kernel_map(fm, D, stateful=True)
+        past_or_none = _ready_for_kernels(state, q_t, k_t, v_t)
+        kernels: Any = importlib.import_module("course.kernels.step")
+        return kernels.linear_attention_step(
+            q_t, k_t, v_t, past_or_none, feature_map=name, normalize=normalize, scale=scale
+        )
     with torch.autocast(q_t.device.type, enabled=False):
         dtype = torch.float64 if q_t.dtype == torch.float64 else torch.float32
         past = _start(state, B, H, C, Dv, dtype, q_t.device)
@@ -272,6 +309,46 @@ def _positions(
     if S_len == T:
         return keys, keys
     return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys
+
+
+# What the kernels have and have not
+
+_KERNEL_MAPS: dict[type[nn.Module], str] = {
+    type(get_feature_map(name)): name for name in ("elu", "relu", "identity", "taylor")
+}
+_TAYLOR_WIDEST = 16  # a 16×16 product needs no gather of pairs, and its state fits on the chip
+
+
+def _kernel_map(fm: nn.Module, D: int, *, stateful: bool) -> str:
+    """The name by which the kernels know this map; ``ValueError`` if they do not."""
+    name = _KERNEL_MAPS.get(type(fm))
+    if name is None:
+        raise ValueError(
+            f'feature_map: expected one of {", ".join(_KERNEL_MAPS.values())} with impl="triton", '
+            f"got {type(fm).__name__}"
+        )
+    if name == "taylor":
+        if D > _TAYLOR_WIDEST:
+            raise ValueError(
+                f"feature_map: expected taylor of keys with D of at most {_TAYLOR_WIDEST} with "
+                f'impl="triton", got D = {D}'
+            )
+        if stateful and not fm.packed:
+            # Without a state both give the same: packing changes the features, not their products.
+            raise ValueError(
+                "feature_map: expected taylor with packed=True where a state goes in or out with "
+                'impl="triton", got packed=False'
+            )
+    return name
+
+
+def _ready_for_kernels(state: LinearState | None, *tensors: Tensor | None) -> LinearState | None:
+    """The state in float32, once it is clear that kernels can run; ``RuntimeError`` if not."""
+    runtime: Any = importlib.import_module("course.kernels.runtime")
+    if state is not None:
+        state = LinearState(state.S.float(), state.z.float(), state.t)
+    runtime.require_runnable(*tensors, *(() if state is None else state))
+    return state
 
 
 # The readable forms, in plain autograd. Each gives (numerator, how to get the denominator, S, z).

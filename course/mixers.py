@@ -10,8 +10,8 @@ from torch import Tensor
 
 from course.attention import MultiHeadAttention
 from course.feature_maps import get_feature_map
-from course.inputs import require_positive
-from course.linear import LinearState, linear_attention, linear_attention_step
+from course.inputs import require_choice, require_positive
+from course.linear import IMPLS, LinearState, linear_attention, linear_attention_step
 from course.transformer import (
     Mixer,
     SoftmaxMixer,
@@ -28,7 +28,8 @@ class LinearMixer(Mixer):
     ``feature_map`` and ``map_options``: see :func:`course.feature_maps.get_feature_map`.
     ``key_width``: width of a query and key before the map (None = the configuration's). The scale
     of the configuration (None = key width to the power −½) multiplies the scores that the map
-    sees. ``normalize=False`` leaves out the division by z, which signed maps need.
+    sees. ``normalize=False`` leaves out the division by z, which signed maps need. ``impl``:
+    ``torch`` or ``triton``, as in :func:`course.linear.linear_attention`.
     """
 
     def __init__(
@@ -40,8 +41,11 @@ class LinearMixer(Mixer):
         key_width: int | None = None,
         normalize: bool = True,
         bias: bool = True,
+        impl: str = "torch",
     ) -> None:
         super().__init__()
+        require_choice("impl", impl, IMPLS)
+        self.impl = impl
         D = config.key_width if key_width is None else key_width
         require_positive("key_width", D)
         self.feature_map = get_feature_map(feature_map, **(map_options or {}))
@@ -68,7 +72,7 @@ class LinearMixer(Mixer):
         q, k, v = self.attention.heads(x)
         # Values that are unit vectors make the output the row of weights.
         one_hot = torch.eye(x.shape[1]).to(v).expand(*v.shape[:3], -1)
-        weights = self._attend(q, k, one_hot, form="parallel")
+        weights = self._attend(q, k, one_hot, form="parallel", impl="torch")
         return self.attention.merge(weights @ v), weights
 
     def decode(self, x: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:
@@ -83,12 +87,14 @@ class LinearMixer(Mixer):
                 feature_map=self.feature_map,
                 normalize=self.normalize,
                 scale=self.scale,
+                impl=self.impl,
             )
             return self.attention.merge(o.unsqueeze(2)), state
         o, state = self._attend(q, k, v, initial_state=state, return_state=True)
         return self.attention.merge(o), state
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        options = {"impl": self.impl} | options
         return linear_attention(
             q,
             k,
@@ -112,7 +118,8 @@ class HybridMixer(Mixer):
     """Softmax attention over a window for what is near, plus linear attention for what is far.
 
     Two mixers with matrices of their own, outputs added. ``window`` positions, the current one
-    included; the linear half maps keys of ``key_width`` entries by ``feature_map``.
+    included; the linear half maps keys of ``key_width`` entries by ``feature_map``. ``impl``
+    (``torch`` or ``triton``) is that of both halves.
     Source: Arora et al. 2024 (arXiv:2402.18668), who put the two into different layers.
     """
 
@@ -127,15 +134,17 @@ class HybridMixer(Mixer):
         map_options: Mapping[str, Any] | None = None,
         key_width: int = 16,
         bias: bool = True,
+        impl: str = "torch",
     ) -> None:
         super().__init__()
-        self.near = SoftmaxMixer(config, window=window, bias=bias)
+        self.near = SoftmaxMixer(config, window=window, bias=bias, impl=impl)
         self.far = LinearMixer(
             config,
             feature_map=feature_map,
             map_options=map_options,
             key_width=key_width,
             bias=bias,
+            impl=impl,
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -284,7 +284,8 @@ class SoftmaxMixer(Mixer):
     """Causal multi-head softmax attention; ``window=w`` looks at the last ``w`` positions only.
 
     ``mix_heads=False`` leaves out the output matrix W_o (then ``H·Dv`` must be ``E``);
-    ``bias=False`` leaves out all biases.
+    ``bias=False`` leaves out all biases. ``impl="triton"`` attends by the course's GPU kernel,
+    which has no dropout of weights.
     """
 
     relative_positions = ("rope", "alibi")
@@ -296,8 +297,16 @@ class SoftmaxMixer(Mixer):
         window: int | None = None,
         mix_heads: bool = True,
         bias: bool = True,
+        impl: str = "torch",
     ) -> None:
         super().__init__()
+        require_choice("impl", impl, ("torch", "triton"))
+        if impl == "triton" and config.dropout:
+            raise ValueError(
+                f'dropout: expected 0 with impl="triton", which has no dropout of weights, '
+                f"got {config.dropout}"
+            )
+        self.impl = impl
         if window is not None:
             require_positive("window", window)
         self.positions, self.scale = config.positions, config.scale
@@ -311,10 +320,12 @@ class SoftmaxMixer(Mixer):
             self.attention.W_o = nn.Identity()  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x [B,T,E]`` → ``[B,T,E]`` through PyTorch's fused attention."""
+        """``x [B,T,E]`` → ``[B,T,E]`` through PyTorch's fused attention, or the course's."""
         q, k, v = self._heads(x, 0)
         dropout = self.dropout if self.training else 0.0
-        if self.window is None and self.positions != "alibi":
+        if self.impl == "triton":
+            o = self._attend(q, k, v, impl="triton")
+        elif self.window is None and self.positions != "alibi":
             # Every query sees itself and T = S: none of the special rows of softmax_attention.
             o = F.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=self.scale, dropout_p=dropout
@@ -336,7 +347,7 @@ class SoftmaxMixer(Mixer):
         q, k, v = self._heads(x, seen)
         if state is not None:
             k, v = torch.cat([state.k, k], dim=2), torch.cat([state.v, v], dim=2)
-        y = self.attention.merge(self._attend(q, k, v, impl="torch"))
+        y = self.attention.merge(self._attend(q, k, v, impl=self.impl))
         # The next token sees itself and w − 1 older ones; what left the window is dropped.
         first = 0 if self.window is None else max(0, k.shape[2] - self.window + 1)
         return y, SoftmaxState(k[:, :, first:], v[:, :, first:], seen + x.shape[1])
@@ -372,10 +383,15 @@ class SoftmaxMixer(Mixer):
 
 @register_mixer("window")
 def window_mixer(
-    config: TransformerConfig, *, window: int = 64, mix_heads: bool = True, bias: bool = True
+    config: TransformerConfig,
+    *,
+    window: int = 64,
+    mix_heads: bool = True,
+    bias: bool = True,
+    impl: str = "torch",
 ) -> SoftmaxMixer:
     """Softmax attention over the last ``window`` positions, the current one included."""
-    return SoftmaxMixer(config, window=window, mix_heads=mix_heads, bias=bias)
+    return SoftmaxMixer(config, window=window, mix_heads=mix_heads, bias=bias, impl=impl)
 
 
 class FeedForward(nn.Module):

@@ -7,8 +7,13 @@ import os
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
 import torch
+
+if not torch.cuda.is_available():
+    # Before anything imports triton: kernels then run in Triton's interpreter, on the CPU.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
