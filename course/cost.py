@@ -138,6 +138,35 @@ def linear_flops(T: int, *, C: int, Dv: int) -> int:
     return 4 * T * C * Dv
 
 
+def crossing_lengths(
+    *,
+    D: int,
+    C: int | None = None,
+    Dv: int | None = None,
+    cache_itemsize: int = 4,
+    state_itemsize: int = 4,
+) -> dict[str, float]:
+    """Lengths at which linear attention with ``C`` features (None = D) costs as much as softmax.
+
+    ``full square``: operations, when softmax computes all T² pairs. ``half square``: operations,
+    when it skips what a causal mask hides. ``memory``: the cache of T tokens weighs as much as the
+    state and z. Below a length softmax is cheaper, above it linear attention. Making the features
+    is not counted. One head; the number of heads cancels.
+    """
+    C, Dv = D if C is None else C, D if Dv is None else Dv
+    sizes = {"D": D, "C": C, "Dv": Dv}
+    sizes |= {"cache_itemsize": cache_itemsize, "state_itemsize": state_itemsize}
+    for name, value in sizes.items():
+        require_positive(name, value)
+    full = linear_flops(1, C=C, Dv=Dv) / softmax_flops(1, D=D, Dv=Dv)
+    token = cache_bytes_per_token(L=1, kv_heads=1, D=D, Dv=Dv, itemsize=cache_itemsize)
+    return {
+        "full square": full,
+        "half square": 2 * full - 1,  # T(T+1)/2 pairs cost 4·T·C·Dv
+        "memory": state_bytes(L=1, H=1, C=C, Dv=Dv, itemsize=state_itemsize) / token,
+    }
+
+
 # --- bytes ---------------------------------------------------------------------------------------
 
 
@@ -214,6 +243,62 @@ def tiled_traffic(
     return itemsize * (T * (D + Dv) + -(-T // tile) * T * (D + Dv))
 
 
+def chunk_flops(T: int, *, C: int, Dv: int, chunk: int = 64) -> int:
+    """Operations of one head of the chunk form: ``2B(C + Dv) + 4·C·Dv`` a token, B = ``chunk``.
+
+    Inside a chunk the products Q Kᵀ and A V (whole squares: a tile hides its future, and computes
+    it), between chunks Q S and Kᵀ V. The last chunk is computed whole. Equal to
+    :func:`linear_flops` but for the squares, which are its price for products of tiles.
+    Source: Hua et al., "Transformer Quality in Linear Time" (2022), section 3.2.
+    """
+    _positive_sizes(C=C, Dv=Dv, chunk=chunk)
+    require_positive("T", T, minimum=0)
+    tokens = -(-T // chunk) * chunk
+    return tokens * (2 * chunk * (C + Dv) + 4 * C * Dv)
+
+
+def chunk_traffic(
+    T: int, *, D: int, Dv: int, C: int | None = None, chunk: int = 64, itemsize: int = 2
+) -> int:
+    """Bytes between memory and chip for one head of the chunk form in two launches.
+
+    The first reads k and v and writes, in float32, S ``[C, Dv]`` and z ``[C]`` as they are before
+    each chunk; the second reads these and q, k, v of its chunk and writes the output. Features are
+    made on the chip, so their width ``C`` (None: D) shows in the states alone.
+    """
+    C = D if C is None else C
+    _positive_sizes(D=D, Dv=Dv, C=C, chunk=chunk)
+    require_positive("T", T, minimum=0)
+    states = 2 * 4 * -(-T // chunk) * C * (Dv + 1)
+    return itemsize * T * (3 * D + 3 * Dv) + states
+
+
+def step_flops(*, C: int, Dv: int) -> int:
+    """Operations of one head for one token of the recurrence: :func:`linear_flops` for T = 1."""
+    return linear_flops(1, C=C, Dv=Dv)
+
+
+def step_traffic(*, D: int, Dv: int, C: int | None = None, itemsize: int = 2) -> int:
+    """Bytes of that step: float32 S and z in and out, one q, k, v in, one output out."""
+    C = D if C is None else C
+    _positive_sizes(D=D, Dv=Dv, C=C)
+    return 2 * 4 * C * (Dv + 1) + itemsize * (2 * D + 2 * Dv)
+
+
+def tile_cycles(n: int, *, depth: int = 64, per_cycle: int = 2_048, latency: float = 33.0) -> float:
+    """Clock cycles until an n×n tile of scores is there, if the tensor cores have nothing else.
+
+    The product goes in ``depth / 16`` steps, of which each needs the sum of the one before. A step
+    takes the ``latency`` of one 16×8×16 instruction or, if that is longer, the time to do all its
+    multiplications at ``per_cycle`` a multiprocessor (A100 1,024, H100 2,048). So the price is
+    flat up to n = √(latency · per_cycle / 16), then it grows with n². A model, not a measurement;
+    latency as measured by Sun et al., "Dissecting Tensor Cores via Microbenchmarks" (2022).
+    """
+    _positive_sizes(n=n, depth=depth, per_cycle=per_cycle)
+    steps, rows, columns = -(-depth // 16), -(-n // 16), -(-n // 8)
+    return steps * max(latency, rows * columns * 16 * 8 * 16 / per_cycle)
+
+
 # --- the roofline --------------------------------------------------------------------------------
 
 
@@ -277,16 +362,44 @@ def processor_seconds(calls: Sequence[Callable[[], object]], *, repeats: int = 5
     round goes before and is not counted. Where threads have no fine clock (Windows) it is the
     least wall time.
     """
+    return processor_times(calls, repeats=repeats).min(1).tolist()
+
+
+def processor_times(calls: Sequence[Callable[[], object]], *, repeats: int = 5) -> np.ndarray:
+    """All the times of which :func:`processor_seconds` gives the least: ``[calls, repeats]``."""
     require_positive("repeats", repeats)
     clock = time.perf_counter if sys.platform == "win32" else time.thread_time
-    least = [math.inf] * len(calls)
+    times = np.zeros((len(calls), repeats + 1))
     for attempt in range(repeats + 1):
         for place, call in enumerate(calls):
             started = clock()
             call()
-            if attempt:
-                least[place] = min(least[place], clock() - started)
-    return least
+            times[place, attempt] = clock() - started
+    return times[:, 1:]
+
+
+def crossing(x: Sequence[float], ratio: Sequence[float]) -> float:
+    """Where ``ratio`` over rising ``x`` passes 1 upwards for the last time, both logarithmic.
+
+    Between two measurements the line is straight. ``math.inf`` if it ends at 1 or below, and
+    ``x[0]`` if it is above 1 everywhere.
+    """
+    points, logs = np.asarray(x, float), np.asarray(ratio, float)
+    if points.shape != logs.shape or points.ndim != 1 or len(points) < 2:
+        raise ValueError(f"x, ratio: expected equally many numbers, at least 2, got {x}, {ratio}")
+    if min(points.min(), logs.min()) <= 0 or (np.diff(points) <= 0).any():
+        raise ValueError(
+            f"x, ratio: expected positive numbers and x in rising order, got {x}, {ratio}"
+        )
+    points, logs = np.log(points), np.log(logs)
+    below = np.flatnonzero(logs <= 0)
+    if len(below) == 0:
+        return float(x[0])
+    last = int(below[-1])
+    if last == len(logs) - 1:
+        return math.inf
+    share = -logs[last] / (logs[last + 1] - logs[last])
+    return float(np.exp(points[last] + share * (points[last + 1] - points[last])))
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
@@ -369,6 +482,11 @@ for statement in job["statements"]:
     trim()
 print(json.dumps(found))
 """
+
+
+def _positive_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        require_positive(name, value)
 
 
 def _hidden(E: int, hidden: int | None) -> int:

@@ -152,6 +152,53 @@ def test_traffic_is_what_a_walk_over_the_tiles_moves() -> None:
         assert gain == pytest.approx(4 * tile / (64 + 64), rel=0.01)
 
 
+def test_the_chunk_form_does_the_operations_that_its_four_products_do() -> None:
+    C, Dv, B, G = 6, 10, 8, 3
+    Q, K, V = torch.randn(G, B, C), torch.randn(G, B, C), torch.randn(G, B, Dv)
+    S = torch.randn(G, C, Dv)
+    with FlopCounterMode(display=False) as counter:
+        (Q @ K.mT) @ V + Q @ S, K.mT @ V
+    for T in (G * B, G * B - B + 1):  # a ragged chunk is computed whole
+        assert cost.chunk_flops(T, C=C, Dv=Dv, chunk=B) == counter.get_total_flops()
+    assert cost.chunk_flops(0, C=C, Dv=Dv) == 0
+    squares = 2 * G * B * B * (C + Dv)
+    whole = cost.chunk_flops(G * B, C=C, Dv=Dv, chunk=B)
+    assert whole - squares == cost.linear_flops(G * B, C=C, Dv=Dv)
+
+
+def test_the_chunk_form_moves_what_its_two_launches_name() -> None:
+    T, D, Dv, C, B = 21, 3, 5, 7, 8
+    moved = 0
+    for start in range(0, T, B):
+        rows = min(B, T - start)
+        moved += 2 * rows * (D + Dv) + 4 * C * (Dv + 1)  # k, v in; S, z out
+        moved += 4 * C * (Dv + 1) + 2 * rows * (2 * D + Dv) + 2 * rows * Dv  # all in; output out
+    assert cost.chunk_traffic(T, D=D, Dv=Dv, C=C, chunk=B, itemsize=2) == moved
+    same = cost.chunk_traffic(T, D=D, Dv=Dv, C=D, chunk=B)
+    assert cost.chunk_traffic(T, D=D, Dv=Dv, chunk=B) == same
+    assert cost.chunk_traffic(0, D=D, Dv=Dv) == 0
+
+
+def test_a_step_moves_its_whole_state_twice() -> None:
+    D, Dv, C = 3, 5, 7
+    state = cost.state_bytes(L=1, H=1, C=C, Dv=Dv)
+    tokens = D + D + Dv + Dv  # q, k, v, output
+    assert cost.step_traffic(D=D, Dv=Dv, C=C, itemsize=2) == 2 * state + 2 * tokens
+    assert cost.step_flops(C=C, Dv=Dv) == cost.linear_flops(1, C=C, Dv=Dv) == 4 * C * Dv
+    assert cost.step_flops(C=64, Dv=64) / cost.step_traffic(D=64, Dv=64) < 0.5
+
+
+def test_a_small_tile_waits_and_a_large_one_works() -> None:
+    # One 16×8×16 instruction is 2,048 multiplications, by hand; four steps for a depth of 64.
+    assert cost.tile_cycles(16, depth=64, per_cycle=2_048, latency=33) == 4 * 33
+    assert cost.tile_cycles(128, depth=64, per_cycle=2_048, latency=33) == 4 * 8 * 16
+    assert cost.tile_cycles(128, depth=64, per_cycle=1_024, latency=33) == 4 * 2 * 8 * 16
+    assert cost.tile_cycles(17, latency=0) == cost.tile_cycles(24, latency=0)
+    assert cost.tile_cycles(17, depth=17, latency=1) < cost.tile_cycles(17, depth=33, latency=1)
+    flat = [n for n in range(16, 512, 16) if cost.tile_cycles(n) == cost.tile_cycles(16)]
+    assert max(flat) == 64 <= (33 * 2_048 / 16) ** 0.5 < 80
+
+
 def test_the_roofline_has_a_slope_and_a_flat_part() -> None:
     machine = cost.Machine("toy", flops=100.0, bandwidth=10.0)
     assert machine.ridge == 10
@@ -194,6 +241,19 @@ def test_processor_seconds_is_the_least_of_calls_that_take_turns(monkeypatch) ->
         calls = [lambda: work("a"), lambda: work("b")]
         assert cost.processor_seconds(calls, repeats=3) == [1.0, 7.0]
     assert "".join(order) == "abababab"
+
+
+def test_processor_times_are_all_of_them(monkeypatch) -> None:
+    clock, works = [0.0], iter([100.0, 50.0, 3.0, 9.0, 1.0, 8.0])
+
+    def work() -> None:
+        clock[0] += next(works)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cost.sys, "platform", "linux")
+        patch.setattr(cost.time, "thread_time", lambda: clock[0])
+        times = cost.processor_times([work, work], repeats=2)
+    assert times.tolist() == [[3.0, 1.0], [9.0, 8.0]]
 
 
 @pytest.mark.skipif(cost.sys.platform == "win32", reason="Windows' threads have no fine clock")
@@ -244,6 +304,43 @@ def test_a_failing_child_says_why() -> None:
         cost.peak_memory("nonsense")
 
 
+# --- crossings -----------------------------------------------------------------------------------
+
+
+@given(*(st.integers(1, 60) for _ in range(3)))
+def test_at_the_crossing_both_cost_the_same(D: int, C: int, Dv: int) -> None:
+    at = cost.crossing_lengths(D=D, C=C, Dv=Dv)
+    # Scaled so that every length is a whole number.
+    n = D + Dv
+    linear = cost.linear_flops(1, C=C, Dv=Dv)
+    assert at["full square"] * cost.softmax_flops(1, D=D, Dv=Dv) == pytest.approx(linear)
+    T = at["half square"]
+    assert T * (T + 1) / 2 * 2 * n == pytest.approx(linear * T)
+    assert at["memory"] * n == pytest.approx(C * Dv + C)
+
+
+def test_crossings_that_the_notebook_names() -> None:
+    square = cost.crossing_lengths(D=64)
+    assert (square["full square"], square["half square"]) == (64, 127)
+    assert square["memory"] == 32.5
+    assert cost.crossing_lengths(D=16, C=273, Dv=64)["full square"] == pytest.approx(436.8)
+    half = cost.crossing_lengths(D=64, cache_itemsize=2)["memory"]
+    assert half == 2 * square["memory"] == cost.crossing_lengths(D=64, state_itemsize=8)["memory"]
+
+
+@given(st.floats(1.2, 900.0), st.floats(0.3, 3.0))
+def test_a_power_law_crosses_where_it_is_one(at: float, power: float) -> None:
+    x = [1.0, 5.0, 30.0, 200.0, 1_000.0]
+    ratio = [(one / at) ** power for one in x]
+    assert cost.crossing(x, ratio) == pytest.approx(at, rel=1e-9)
+
+
+def test_the_last_crossing_counts() -> None:
+    assert cost.crossing([1, 2, 4, 8], [2, 0.5, 0.5, 2]) == pytest.approx(32**0.5)
+    assert cost.crossing([3, 4], [1.5, 0.9]) == cost.math.inf
+    assert cost.crossing([3, 4], [1.5, 2]) == 3
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -255,6 +352,17 @@ def test_a_failing_child_says_why() -> None:
         (lambda: cost.cache_bytes_per_token(L=1, kv_heads=0, D=4), "kv_heads: expected"),
         (lambda: cost.tiled_traffic(4, D=4, tile=0), "tile: expected"),
         (lambda: cost.linear_flops(4, C=0, Dv=4), "C: expected"),
+        (lambda: cost.chunk_flops(4, C=4, Dv=4, chunk=0), "chunk: expected"),
+        (lambda: cost.chunk_flops(-1, C=4, Dv=4), "T: expected"),
+        (lambda: cost.chunk_traffic(4, D=0, Dv=4), "D: expected"),
+        (lambda: cost.step_traffic(D=4, Dv=0), "Dv: expected"),
+        (lambda: cost.tile_cycles(0), "n: expected"),
+        (lambda: cost.crossing_lengths(D=0), "D: expected"),
+        (lambda: cost.crossing_lengths(D=4, C=0), "C: expected"),
+        (lambda: cost.crossing_lengths(D=4, cache_itemsize=0), "cache_itemsize: expected"),
+        (lambda: cost.crossing([1], [2]), "at least 2"),
+        (lambda: cost.crossing([2, 1], [2, 3]), "rising order"),
+        (lambda: cost.crossing([1, 2], [2, 0]), "positive numbers"),
         (lambda: cost.slope([1, 1], [2, 3]), "two different x"),
         (lambda: cost.slope([1, 2], [2, 0]), "positive numbers"),
         (lambda: cost.median_seconds({}, 0), "repeats: expected"),
