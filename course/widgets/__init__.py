@@ -31,17 +31,21 @@ picture stays.
 
 from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
+from course.widgets.chunk import ChunkExplorer
 from course.widgets.cost import CostExplorer
 from course.widgets.positions import PositionExplorer
+from course.widgets.register import RegisterExplorer
 from course.widgets.row import RowExplorer
 from course.widgets.scale import ScaleExplorer
 
 __all__ = [
     "AttentionExplorer",
     "Choice",
+    "ChunkExplorer",
     "CostExplorer",
     "Explorer",
     "PositionExplorer",
+    "RegisterExplorer",
     "RowExplorer",
     "ScaleExplorer",
     "Slider",
