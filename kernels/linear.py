@@ -1,0 +1,827 @@
+"""Chunked linear attention in Triton: two kernels forward, three backward, the map φ inside.
+
+    S_g = S before chunk g      A = tril(φ(Q) φ(K)ᵀ)      z_g = Σ of φ(k) before chunk g
+    num = A V + φ(Q) S_g        den = A 1 + φ(Q) z_g      out = num / den
+
+``_states`` goes over the chunks in their order, adds φ(K)ᵀ V to a block of S that never leaves the
+registers, and writes down what S was before each chunk. Then every chunk has what it needs, and
+``_outputs`` does all of them at once. Backward, with dN = dout/den and δ = −Σ dN·out, the gradient
+of den:
+
+    dS_g = Σ of φ(Q)ᵀ dN after chunk g      dA = tril(dN Vᵀ + δ 1ᵀ)      dz_g = Σ of δ φ(q) after it
+    dφ(Q) = dA φ(K) + dN S_gᵀ + δ z_gᵀ      dφ(K) = dAᵀ φ(Q) + V dS_gᵀ + 1 dz_gᵀ
+    dV    = Aᵀ dN + φ(K) dS_g
+
+``_state_gradients`` is ``_states`` with time reversed, and ``_input_gradients`` does all chunks at
+once. A later chunk's sum is never a total minus a prefix: that would cancel. Without ``causal``
+there is one state, of all keys, and no A.
+
+What is kept for the backward pass: q, k, v, the output and den, 4 bytes a token. The states, 4·C·Dv
+bytes a chunk of each head, are computed again, because kept for every layer they would be the
+largest tensors of a model: as many bytes as q, k, v and the output in float16 for C = Dv = 128.
+
+Precision. φ and all sums are float32, for float16 inputs as well: φ(−18) = 1.5e-8 is zero in
+float16, and S of a long text does not fit. Products of half inputs are therefore made in TF32, with
+the ten bits of float16 and the range of float32, and those of float32 inputs in ``runtime.DOT``.
+TF32 runs at half the rate of float16, which costs nothing here: a chunk of 64 tokens of width 64
+makes about 25 operations for a byte it moves, and these GPUs have time for 75 to 150.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course.kernels import runtime
+from course.kernels.aot import Case
+from course.linear import LinearState
+
+MAPS = ("elu", "relu", "identity")
+
+
+# In Triton. A program finds its head n = b·H + h, and then works with tiles: Q [BT, BC] is BT tokens
+# of one chunk times BC features, V [BT, BV] the same tokens times BV columns of the values. Pointers
+# of q, k, v, out and of their gradients come with the strides of all four axes [B, H, T, D].
+
+
+@triton.jit
+def _split(program, middle, last):
+    """The three indices of a program, the last one running fastest; 64 bits, as all offsets."""
+    program = program.to(tl.int64)
+    return program // last // middle, program // last % middle, program % last
+
+
+@triton.jit
+def feature_map(x, MAP: tl.constexpr):
+    """φ(x), float32. Comparisons, not maxima, so that NaN stays NaN."""
+    if MAP == "elu":
+        # Not exp(x) − 1 + 1, which is 0 far below 0; and no overflow in the branch not taken.
+        x = tl.where(x > 0, x + 1, tl.exp(tl.where(x > 0, 0.0, x)))
+    elif MAP == "relu":
+        x = tl.where(x < 0, 0.0, x)
+    return x
+
+
+@triton.jit
+def feature_gradient(f, df, MAP: tl.constexpr):
+    """The gradient at x, given f = φ(x) and the gradient at f."""
+    if MAP == "elu":
+        df = tl.where(f < 1, f, 1.0) * df  # φ' = exp(x) = φ below 0, and 1 above, where φ ≥ 1
+    elif MAP == "relu":
+        df = tl.where(f > 0, df, 0.0)
+    return df
+
+
+@triton.jit
+def _tile(X, stride_t, stride_d, t, d, seen, width):
+    """Rows ``t`` and columns ``d`` of a matrix, float32, with zeros for all that is not there."""
+    inside = seen[:, None] & (d < width)[None, :]
+    return tl.load(X + t[:, None] * stride_t + d[None, :] * stride_d, inside, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _features(X, stride_t, stride_d, t, d, seen, width, root, MAP: tl.constexpr):
+    """φ of a tile: zeros for all that is not there, though φ(0) need not be zero."""
+    f = feature_map(_tile(X, stride_t, stride_d, t, d, seen, width) * root, MAP)
+    return tl.where(seen[:, None] & (d < width)[None, :], f, 0.0)
+
+
+@triton.jit
+def _real(mask, stride_mb, stride_ms, b, s, S, MASKED: tl.constexpr):
+    """Which of the keys ``s`` are there and are not padding."""
+    seen = s < S
+    if MASKED:
+        seen = seen & (tl.load(mask + b * stride_mb + s * stride_ms, seen, 0) != 0)
+    return seen
+
+
+@triton.jit
+def _inverse(den, n, t, T, NORMALIZE: tl.constexpr):
+    """1/den of the queries ``t``; 0 where the denominator is 0, so that no gradient passes."""
+    if NORMALIZE:
+        x = tl.load(den + n * T + t, t < T, 0.0)
+        return tl.where(x == 0, 0.0, 1 / tl.where(x == 0, 1.0, x))
+    else:
+        return tl.where(t < T, 1.0, 0.0)
+
+
+@triton.jit
+def _states(
+    k,
+    v,
+    mask,
+    S_0,
+    z_0,
+    t_0,
+    S_all,
+    z_all,
+    S_end,
+    z_end,
+    t_end,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    stride_vd,
+    stride_mb,
+    stride_ms,
+    stride_Sb,
+    stride_Sh,
+    stride_Sc,
+    stride_Sd,
+    stride_zb,
+    stride_zh,
+    stride_zc,
+    stride_t0,
+    H,
+    S_len,
+    root,
+    C: tl.constexpr,
+    Dv: tl.constexpr,
+    MAP: tl.constexpr,
+    MASKED: tl.constexpr,
+    PAST: tl.constexpr,
+    EACH: tl.constexpr,
+    END: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    BV: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """S and z before each chunk (``EACH``) and after the last (``END``): one block of S a program."""
+    n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    c = i_c * BC + tl.arange(0, BC)
+    d = i_v * BV + tl.arange(0, BV)
+    block = (c < C)[:, None] & (d < Dv)[None, :]
+    place = c[:, None] * Dv + d[None, :]
+    S = tl.zeros([BC, BV], tl.float32)
+    z = tl.zeros([BC], tl.float32)
+    count = tl.zeros([BT], tl.int64)
+    if PAST:
+        S_0 += b * stride_Sb + h * stride_Sh
+        S += tl.load(S_0 + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)
+        z += tl.load(z_0 + b * stride_zb + h * stride_zh + c * stride_zc, c < C, 0.0)
+    k += b * stride_kb + h * stride_kh
+    v += b * stride_vb + h * stride_vh
+    G = tl.cdiv(S_len, BT)
+    for g in range(0, G):
+        if EACH:
+            slot = n * G + g
+            tl.store(S_all + slot * C * Dv + place, S, block)
+            if i_v == 0:
+                tl.store(z_all + slot * C + c, z, c < C)
+        s = (g * BT + tl.arange(0, BT)).to(tl.int64)
+        seen = _real(mask, stride_mb, stride_ms, b, s, S_len, MASKED)
+        K = _features(k, stride_kt, stride_kd, s, c, seen, C, root, MAP)
+        V = _tile(v, stride_vt, stride_vd, s, d, seen, Dv)
+        S = tl.dot(tl.trans(K), V, S, input_precision=DOT)
+        z += tl.sum(K, 0)
+        count += seen.to(tl.int64)
+    if END:
+        tl.store(S_end + n * C * Dv + place, S, block)
+        if i_v == 0:
+            tl.store(z_end + n * C + c, z, c < C)
+            if (i_c == 0) & (h == 0):
+                t = tl.sum(count, 0)
+                if PAST:
+                    t += tl.load(t_0 + b * stride_t0).to(tl.int64)
+                tl.store(t_end + b, t)
+
+
+@triton.jit
+def _outputs(
+    q,
+    k,
+    v,
+    mask,
+    S_all,
+    z_all,
+    out,
+    den_all,
+    stride_qb,
+    stride_qh,
+    stride_qt,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    stride_vd,
+    stride_mb,
+    stride_ms,
+    stride_ob,
+    stride_oh,
+    stride_ot,
+    stride_od,
+    H,
+    T,
+    root,
+    C: tl.constexpr,
+    Dv: tl.constexpr,
+    MAP: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    BV: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """One chunk of the output, and its denominators: one block of columns a program."""
+    G = tl.cdiv(T, BT)
+    n, g, i_v = _split(tl.program_id(0), G, tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    q += b * stride_qb + h * stride_qh
+    k += b * stride_kb + h * stride_kh
+    v += b * stride_vb + h * stride_vh
+    slot = n * G + g if CAUSAL else n
+    S_all += slot * C * Dv
+    z_all += slot * C
+    t = g * BT + tl.arange(0, BT)
+    d = i_v * BV + tl.arange(0, BV)
+    here = t < T
+    seen = _real(mask, stride_mb, stride_ms, b, t, T, MASKED) if CAUSAL else here
+    A = tl.zeros([BT, BT], tl.float32)
+    num = tl.zeros([BT, BV], tl.float32)
+    den = tl.zeros([BT], tl.float32)
+    for c_0 in range(0, C, BC):
+        c = (c_0 + tl.arange(0, BC)).to(tl.int64)
+        Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
+        S = _tile(S_all, Dv, 1, c, d, c < C, Dv)
+        num = tl.dot(Q, S, num, input_precision=DOT)
+        if NORMALIZE:
+            z = tl.load(z_all + c, c < C, 0.0)
+            den += tl.sum(Q * z[None, :], 1)
+        if CAUSAL:
+            K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
+            A = tl.dot(Q, tl.trans(K), A, input_precision=DOT)
+    if CAUSAL:
+        # A choice, not a product with a mask: 0 · NaN would let the future reach the past.
+        A = tl.where(t[:, None] >= t[None, :], A, 0.0)
+        V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
+        num = tl.dot(A, V, num, input_precision=DOT)
+        den += tl.sum(A, 1)
+    if NORMALIZE:
+        if i_v == 0:
+            tl.store(den_all + n * T + t, den, here)
+        # Divided while still float32: in float16 the numerator might be infinite.
+        none = den == 0
+        num = tl.where(none[:, None], 0.0, num / tl.where(none, 1.0, den)[:, None])
+    out += b * stride_ob + h * stride_oh
+    inside = here[:, None] & (d < Dv)[None, :]
+    tl.store(out + t[:, None] * stride_ot + d[None, :] * stride_od, num, inside)
+
+
+@triton.jit
+def _state_gradients(
+    q,
+    out,
+    d_out,
+    den_all,
+    dS_end,
+    dz_end,
+    dS_all,
+    dz_all,
+    dS_0,
+    dz_0,
+    stride_qb,
+    stride_qh,
+    stride_qt,
+    stride_qd,
+    stride_ob,
+    stride_oh,
+    stride_ot,
+    stride_od,
+    stride_gb,
+    stride_gh,
+    stride_gt,
+    stride_gd,
+    stride_Sb,
+    stride_Sh,
+    stride_Sc,
+    stride_Sd,
+    stride_zb,
+    stride_zh,
+    stride_zc,
+    H,
+    T,
+    root,
+    C: tl.constexpr,
+    Dv: tl.constexpr,
+    MAP: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    HAS_dS: tl.constexpr,
+    HAS_dz: tl.constexpr,
+    PAST: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    BV: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """dS and dz after each chunk, from the last to the first: one block of dS a program."""
+    n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    c = i_c * BC + tl.arange(0, BC)
+    d = i_v * BV + tl.arange(0, BV)
+    block = (c < C)[:, None] & (d < Dv)[None, :]
+    place = c[:, None] * Dv + d[None, :]
+    dS = tl.zeros([BC, BV], tl.float32)
+    dz = tl.zeros([BC], tl.float32)
+    if HAS_dS:
+        dS_end += b * stride_Sb + h * stride_Sh
+        dS += tl.load(dS_end + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)
+    if HAS_dz:
+        dz += tl.load(dz_end + b * stride_zb + h * stride_zh + c * stride_zc, c < C, 0.0)
+    q += b * stride_qb + h * stride_qh
+    out += b * stride_ob + h * stride_oh
+    d_out += b * stride_gb + h * stride_gh
+    G = tl.cdiv(T, BT)
+    for back in range(0, G):
+        g = G - 1 - back
+        if CAUSAL:
+            slot = n * G + g
+            tl.store(dS_all + slot * C * Dv + place, dS, block)
+            if i_v == 0:
+                tl.store(dz_all + slot * C + c, dz, c < C)
+        t = (g * BT + tl.arange(0, BT)).to(tl.int64)
+        here = t < T
+        Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
+        over = _inverse(den_all, n, t, T, NORMALIZE)
+        dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
+        dS = tl.dot(tl.trans(Q), dN, dS, input_precision=DOT)
+        if NORMALIZE:
+            if i_v == 0:  # z has no columns: one program for all of them
+                delta = tl.zeros([BT], tl.float32)
+                for d_0 in range(0, Dv, BV):
+                    e = (d_0 + tl.arange(0, BV)).to(tl.int64)
+                    O = _tile(out, stride_ot, stride_od, t, e, here, Dv)
+                    dO = _tile(d_out, stride_gt, stride_gd, t, e, here, Dv)
+                    delta -= tl.sum(dO * O, 1)
+                dz += tl.sum(Q * (delta * over)[:, None], 0)
+    if not CAUSAL:  # every query reads the same state
+        tl.store(dS_all + n * C * Dv + place, dS, block)
+        if i_v == 0:
+            tl.store(dz_all + n * C + c, dz, c < C)
+    if PAST:
+        tl.store(dS_0 + n * C * Dv + place, dS, block)
+        if i_v == 0:
+            tl.store(dz_0 + n * C + c, dz, c < C)
+
+
+@triton.jit
+def _input_gradients(
+    q,
+    k,
+    v,
+    mask,
+    out,
+    d_out,
+    den_all,
+    S_all,
+    z_all,
+    dS_all,
+    dz_all,
+    dq,
+    dk,
+    dv,
+    stride_qb,
+    stride_qh,
+    stride_qt,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    stride_vd,
+    stride_mb,
+    stride_ms,
+    stride_ob,
+    stride_oh,
+    stride_ot,
+    stride_od,
+    stride_gb,
+    stride_gh,
+    stride_gt,
+    stride_gd,
+    H,
+    T,
+    S_len,
+    root,
+    C: tl.constexpr,
+    Dv: tl.constexpr,
+    MAP: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    BT: tl.constexpr,
+    BC: tl.constexpr,
+    BV: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """One chunk of dq, dk and dv: a program makes a block of dq and dk, or a block of dv."""
+    blocks_c = tl.cdiv(C, BC)
+    G = tl.cdiv(tl.maximum(T, S_len), BT)
+    n, g, i = _split(tl.program_id(0), G, blocks_c + tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    q += b * stride_qb + h * stride_qh
+    k += b * stride_kb + h * stride_kh
+    v += b * stride_vb + h * stride_vh
+    out += b * stride_ob + h * stride_oh
+    d_out += b * stride_gb + h * stride_gh
+    slot = n * G + g if CAUSAL else n
+    S_all += slot * C * Dv
+    z_all += slot * C
+    dS_all += slot * C * Dv
+    dz_all += slot * C
+    # Rows are queries and keys alike; without order, the one may be more than the other.
+    t = g * BT + tl.arange(0, BT)
+    here = t < T
+    seen = _real(mask, stride_mb, stride_ms, b, t, S_len, MASKED)
+    past = t[:, None] >= t[None, :]
+    over = _inverse(den_all, n, t, T, NORMALIZE)
+    if i < blocks_c:
+        c = i * BC + tl.arange(0, BC)
+        dA = tl.zeros([BT, BT], tl.float32)
+        dQ = tl.zeros([BT, BC], tl.float32)
+        dK = tl.zeros([BT, BC], tl.float32)
+        delta = tl.zeros([BT], tl.float32)
+        for d_0 in range(0, Dv, BV):
+            d = (d_0 + tl.arange(0, BV)).to(tl.int64)
+            dO = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv)
+            if NORMALIZE:
+                delta -= tl.sum(dO * _tile(out, stride_ot, stride_od, t, d, here, Dv), 1)
+            dN = dO * over[:, None]
+            S = _tile(S_all, Dv, 1, c, d, c < C, Dv)
+            dQ = tl.dot(dN, tl.trans(S), dQ, input_precision=DOT)
+            V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
+            if CAUSAL:
+                dA = tl.dot(dN, tl.trans(V), dA, input_precision=DOT)
+            dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
+            dK = tl.dot(V, tl.trans(dS), dK, input_precision=DOT)
+        delta *= over
+        dK += tl.load(dz_all + c, c < C, 0.0)[None, :]
+        if NORMALIZE:
+            dQ += delta[:, None] * tl.load(z_all + c, c < C, 0.0)[None, :]
+        Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
+        K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
+        if CAUSAL:
+            dA = tl.where(past, dA + delta[:, None], 0.0)
+            dQ = tl.dot(dA, K, dQ, input_precision=DOT)
+            dK = tl.dot(tl.trans(dA), Q, dK, input_precision=DOT)
+        dQ = feature_gradient(Q, dQ, MAP) * root
+        dK = tl.where(seen[:, None], feature_gradient(K, dK, MAP) * root, 0.0)
+        width = (c < C)[None, :]
+        tl.store(dq + (n * T + t)[:, None] * C + c[None, :], dQ, here[:, None] & width)
+        there = (t < S_len)[:, None]
+        tl.store(dk + (n * S_len + t)[:, None] * C + c[None, :], dK, there & width)
+    else:
+        d = (i - blocks_c) * BV + tl.arange(0, BV)
+        A = tl.zeros([BT, BT], tl.float32)
+        dV = tl.zeros([BT, BV], tl.float32)
+        for c_0 in range(0, C, BC):
+            c = (c_0 + tl.arange(0, BC)).to(tl.int64)
+            K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
+            dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
+            dV = tl.dot(K, dS, dV, input_precision=DOT)
+            if CAUSAL:
+                Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
+                A = tl.dot(Q, tl.trans(K), A, input_precision=DOT)
+        if CAUSAL:
+            A = tl.where(past, A, 0.0)
+            dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
+            dV = tl.dot(tl.trans(A), dN, dV, input_precision=DOT)
+        dV = tl.where(seen[:, None], dV, 0.0)
+        inside = (t < S_len)[:, None] & (d < Dv)[None, :]
+        tl.store(dv + (n * S_len + t)[:, None] * Dv + d[None, :], dV, inside)
+
+
+# The launchers. Block sizes, warps and stages come from one rule, for launching and for ``cases``.
+
+
+class Options(NamedTuple):
+    """What the kernels are told besides the tensors."""
+
+    feature_map: str
+    causal: bool
+    normalize: bool
+    root: float
+
+
+def sizes(C: int, Dv: int) -> dict[str, int]:
+    """Tokens, features and columns of a tile: at most 64 of each, so that wider heads are split.
+
+    All tiles are float32, whatever the inputs are. One of 64×64 takes 16 KiB.
+    """
+    return {"BT": 64, "BC": min(64, runtime.block(C)), "BV": min(64, runtime.block(Dv))}
+
+
+LAUNCH = {"num_warps": 8, "num_stages": 1}
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How products are made: see the top of this file. AMD multiplies float32 as it is."""
+    return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
+
+
+def _fixed(q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
+    C, Dv = q.shape[-1], v.shape[-1]
+    return {
+        "C": C,
+        "Dv": Dv,
+        "MAP": options.feature_map,
+        "DOT": precision(q.dtype),
+        **sizes(C, Dv),
+        **LAUNCH,
+    }
+
+
+def _or(x: Tensor | None, q: Tensor) -> Tensor:
+    """A pointer the kernel will not follow, where there is no ``x``."""
+    return q if x is None else x
+
+
+def _strides(x: Tensor | None, axes: int) -> tuple[int, ...]:
+    return (0,) * axes if x is None else x.stride()
+
+
+def launch_states(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    past: tuple[Tensor, Tensor, Tensor] | None,
+    options: Options,
+    *,
+    each: bool,
+    end: bool,
+) -> tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor, Tensor] | None]:
+    """The states before each chunk ``[N,G,C,Dv]`` and ``[N,G,C]``, and the last with its t."""
+    B, H, S_len, C = k.shape
+    Dv = v.shape[-1]
+    fixed = _fixed(k, v, options)
+    N, G = B * H, triton.cdiv(S_len, fixed["BT"])
+    all_ = last = None
+    if each:
+        all_ = tuple(
+            runtime.empty(shape, like=q, dtype=torch.float32)
+            for shape in ((N, G, C, Dv), (N, G, C))
+        )
+    if end:
+        last = (
+            runtime.empty((B, H, C, Dv), like=q, dtype=torch.float32),
+            runtime.empty((B, H, C), like=q, dtype=torch.float32),
+            runtime.empty((B,), like=q, dtype=torch.int64),
+        )
+    S_0, z_0, t_0 = past or (None, None, None)
+    runtime.launch(
+        _states,
+        (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
+        *(k, v, _or(mask, q)),
+        *(_or(x, q) for x in (S_0, z_0, t_0)),
+        *(all_ or (q, q)),
+        *(last or (q, q, q)),
+        *k.stride(),
+        *v.stride(),
+        *_strides(mask, 2),
+        *_strides(S_0, 4),
+        *_strides(z_0, 3),
+        *_strides(t_0, 1),
+        H,
+        S_len,
+        options.root,
+        MASKED=mask is not None,
+        PAST=past is not None,
+        EACH=each,
+        END=end,
+        **fixed,
+    )
+    return all_, last
+
+
+class _LinearAttention(torch.autograd.Function):
+    """q, k, v, the parts of the past or None, mask or None → out, S, z, t (None unless asked)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        S_0: Tensor | None,
+        z_0: Tensor | None,
+        t_0: Tensor | None,
+        mask: Tensor | None,
+        options: Options,
+        return_state: bool,
+    ) -> tuple[Tensor | None, ...]:
+        B, H, T, C = q.shape
+        Dv = v.shape[-1]
+        past = None if S_0 is None else (S_0, z_0, t_0)
+        each, last = launch_states(
+            q, k, v, mask, past, options, each=options.causal, end=return_state or not options.causal
+        )
+        states = each if options.causal else last[:2]
+        out = runtime.empty((B, H, T, Dv), like=q)
+        den = runtime.empty((B * H, T), like=q, dtype=torch.float32) if options.normalize else None
+        fixed = _fixed(q, v, options)
+        runtime.launch(
+            _outputs,
+            (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
+            *(q, k, v, _or(mask, q)),
+            *states,
+            *(out, _or(den, q)),
+            *q.stride(),
+            *k.stride(),
+            *v.stride(),
+            *_strides(mask, 2),
+            *out.stride(),
+            H,
+            T,
+            options.root,
+            MASKED=mask is not None,
+            CAUSAL=options.causal,
+            NORMALIZE=options.normalize,
+            **fixed,
+        )
+        ctx.set_materialize_grads(False)
+        # Without order the one state is the last, and an output; else the states are made again.
+        kept = states if not options.causal else (None, None)
+        ctx.save_for_backward(q, k, v, S_0, z_0, t_0, mask, out, den, *kept)
+        ctx.options = options
+        if not return_state:
+            return out, None, None, None
+        ctx.mark_non_differentiable(last[2])
+        return out, *last
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, d_out: Tensor | None, dS: Tensor | None, dz: Tensor | None, _: None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, S_0, z_0, t_0, mask, out, den, *states = ctx.saved_tensors
+        options: Options = ctx.options
+        B, H, T, C = q.shape
+        S_len, Dv = v.shape[2:]
+        N = B * H
+        fixed = _fixed(q, v, options)
+        past = None if S_0 is None else (S_0, z_0, t_0)
+        if d_out is None:  # only the state has a gradient
+            d_out = q.new_zeros(()).expand(B, H, T, Dv)
+        if options.causal:
+            states, _ = launch_states(q, k, v, mask, past, options, each=True, end=False)
+        slots = (N, triton.cdiv(T, fixed["BT"])) if options.causal else (N,)
+        dS_all = runtime.empty((*slots, C, Dv), like=q, dtype=torch.float32)
+        dz_all = runtime.empty((*slots, C), like=q, dtype=torch.float32)
+        dS_0 = dz_0 = None
+        if past is not None:
+            dS_0 = runtime.empty(S_0.shape, like=S_0)
+            dz_0 = runtime.empty(z_0.shape, like=z_0)
+        common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize, **fixed}
+        runtime.launch(
+            _state_gradients,
+            (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
+            *(q, out, d_out),
+            *(_or(x, q) for x in (den, dS, dz)),
+            *(dS_all, dz_all),
+            *(_or(x, q) for x in (dS_0, dz_0)),
+            *q.stride(),
+            *out.stride(),
+            *d_out.stride(),
+            *_strides(dS, 4),
+            *_strides(dz, 3),
+            H,
+            T,
+            options.root,
+            HAS_dS=dS is not None,
+            HAS_dz=dz is not None,
+            PAST=past is not None,
+            **common,
+        )
+        dq = runtime.empty(q.shape, like=q)
+        dk = runtime.empty(k.shape, like=k)
+        dv = runtime.empty(v.shape, like=v)
+        blocks = triton.cdiv(C, fixed["BC"]) + triton.cdiv(Dv, fixed["BV"])
+        runtime.launch(
+            _input_gradients,
+            (N * triton.cdiv(max(T, S_len), fixed["BT"]) * blocks,),
+            *(q, k, v, _or(mask, q), out, d_out, _or(den, q)),
+            *states,
+            *(dS_all, dz_all, dq, dk, dv),
+            *q.stride(),
+            *k.stride(),
+            *v.stride(),
+            *_strides(mask, 2),
+            *out.stride(),
+            *d_out.stride(),
+            H,
+            T,
+            S_len,
+            options.root,
+            MASKED=mask is not None,
+            **common,
+        )
+        return dq, dk, dv, dS_0, dz_0, None, None, None, None
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: str = "elu",
+    causal: bool = True,
+    normalize: bool = True,
+    scale: float = 1.0,
+    key_mask: Tensor | None = None,
+    initial_state: LinearState | None = None,
+    return_state: bool = False,
+) -> Any:
+    """:func:`course.linear.linear_attention` in two launches, and three for the gradients.
+
+    Shapes, dtypes, options and results are the same; ``feature_map`` is one of :data:`MAPS`.
+    The arguments have been checked by the function that calls this one.
+    Raises ``RuntimeError`` with the reason where kernels cannot run.
+    """
+    past = (None, None, None) if initial_state is None else tuple(initial_state)
+    runtime.require_runnable(q, k, v, key_mask, *past)
+    options = Options(feature_map, causal, normalize, math.sqrt(scale))
+    out, *state = _LinearAttention.apply(q, k, v, *past, key_mask, options, return_state)
+    return (out, LinearState(*state)) if return_state else out
+
+
+# What is compiled ahead of time
+
+
+_TYPES = {
+    **dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), "*{dtype}"),
+    **dict.fromkeys(("H", "T", "S_len"), "i32"),
+    **dict.fromkeys(("t_0", "t_end"), "*i64"),
+    "mask": "*i1",
+    "root": "fp32",
+}
+
+
+def cases(dtype: str, width: int) -> list[Case]:
+    """The four kernels for q, k, v of ``dtype`` (``fp16``, ``bf16``, ``fp32``) and this width.
+
+    Causal, normalised, masked and with a past: every other choice leaves parts out.
+    """
+    torch_dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    B, H, T = 2, 4, 1024
+    x = torch.empty(B, H, T, width, dtype=torch_dtype, device="meta")
+    fixed = _fixed(x, x, Options("elu", True, True, 1.0))
+    flags = {
+        name: True
+        for name in ("MASKED", "PAST", "EACH", "END", "CAUSAL", "NORMALIZE", "HAS_dS", "HAS_dz")
+    }
+    values: dict[str, int] = {"H": H, "T": T, "S_len": T, "stride_t0": 1}
+    for letters, axes, strides in (
+        ("qkvog", "bhtd", x.stride()),
+        ("m", "bs", (T, 1)),
+        ("S", "bhcd", (H * width * width, width * width, width, 1)),
+        ("z", "bhc", (H * width, width, 1)),
+    ):
+        for letter in letters:
+            for axis, stride in zip(axes, strides, strict=True):
+                values[f"stride_{letter}{axis}"] = stride
+    found = []
+    for kernel in (_states, _outputs, _state_gradients, _input_gradients):
+        names = list(inspect.signature(kernel.fn).parameters)
+        constexprs = {name: (flags | fixed)[name] for name in names if name in flags | fixed}
+        signature = {
+            name: _TYPES.get(name, "i32" if name.startswith("stride") else "*fp32").format(
+                dtype=dtype
+            )
+            for name in names
+            if name not in constexprs
+        }
+        found.append(
+            Case(
+                f"linear{kernel.__name__}",
+                kernel,
+                signature,
+                constexprs,
+                LAUNCH["num_warps"],
+                LAUNCH["num_stages"],
+                values={name: values[name] for name in signature if name in values},
+            )
+        )
+    return found
