@@ -266,3 +266,14 @@ def get_feature_map(name: str, **options: object) -> FeatureMap:
         raise ValueError(
             f"feature_map: expected options that {name!r} knows, got {', '.join(options)}"
         ) from None
+
+
+def total_variation(a: Tensor, b: Tensor) -> Tensor:
+    """How far the weights ``a`` lie from ``b``: half the sum of |a − b| over the last axis.
+
+    Both ``[..., S]``, rows that sum to 1. 0 means equal; 1, nothing in common: it is the share of
+    the weight that must be moved to turn one row into the other. ``ValueError`` for other shapes.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"a, b: expected equal shapes, got {list(a.shape)} and {list(b.shape)}")
+    return (a - b).abs().sum(-1) / 2

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from course.feature_maps import NAMES, FeatureMap, get_feature_map
+from course.feature_maps import NAMES, FeatureMap, get_feature_map, total_variation
 from tests import oracles
 from tests.mutants.linear import OPTIONS, close, draw
 
@@ -218,3 +218,12 @@ def test_a_map_of_ones_own_needs_forward_and_width():
     fm = Square()
     assert torch.equal(fm.write(x, torch.empty_like(x), None), x * x)
     close(fm.pullback(x, x * x, torch.ones_like(x), None), 2 * x, "pullback")
+
+
+def test_total_variation_is_the_weight_that_must_move() -> None:
+    a = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    b = torch.tensor([[0.25, 0.25, 0.5], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]])
+    assert torch.allclose(total_variation(a, b), torch.tensor([0.5, 0.0, 1.0]))
+    assert torch.equal(total_variation(a, b), total_variation(b, a))
+    with pytest.raises(ValueError, match="equal shapes"):
+        total_variation(a, b[:1])

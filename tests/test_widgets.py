@@ -28,6 +28,7 @@ from course.widgets import (
     Choice,
     CostExplorer,
     Explorer,
+    FeatureMapExplorer,
     PositionExplorer,
     RowExplorer,
     ScaleExplorer,
@@ -44,6 +45,7 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     ScaleExplorer,
     PositionExplorer,
     CostExplorer,
+    FeatureMapExplorer,
 )
 
 
@@ -104,7 +106,8 @@ def test_every_place_of_every_control_has_arrays_and_a_sentence(kind, explorer) 
     for name, value in one_at_a_time(kind):
         values = explorer.values | {name: value}
         arrays = kind.compute(**values)
-        assert all(np.isfinite(arrays[key]).all() for key in ("scores", "weights")), (name, value)
+        shown = [arrays[key] for key in ("scores", "weights", "mapped") if key in arrays]
+        assert shown and all(np.isfinite(array).all() for array in shown), (name, value)
         assert explorer.finding(values, arrays).endswith(".")
         assert "\n" not in explorer.alt(values, arrays)
 
