@@ -30,6 +30,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
@@ -639,4 +640,51 @@ def panels(
             f"{len(groups)} charts against {xlabel}: {', '.join(groups)}; in each a line for "
             f"{', '.join(labels)}."
         )
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def four_forms(*, finding: str, T: int = 9, chunk: int = 3) -> Picture:
+    """What the four forms of linear attention compute and keep, for ``T`` tokens.
+
+    A row is a token. Left in each panel the scores that are computed, right the states S that are
+    kept (filled) or were overwritten (outlined).
+    """
+    figure = new_figure(9.2, 2.7)
+    place = np.arange(T)
+    same = place[:, None] // chunk == place // chunk
+    past = place[:, None] >= place
+    ends = (place + 1) % chunk == 0
+    forms = {
+        "parallel: a book": (past, np.zeros(T), np.zeros(T)),
+        "scan: a sheet a word": (np.zeros((T, T)), np.ones(T), np.ones(T)),
+        "recurrent: a story": (np.zeros((T, T)), place == T - 1, np.ones(T)),
+        "chunk: chapters": (past & same, place == T - 1, ends | (place == T - 1)),
+    }
+    for axes, (title, (scores, kept, made)) in zip(
+        figure.subplots(1, len(forms)), forms.items(), strict=True
+    ):
+        for row, column in np.argwhere(past):
+            colour = COLOURS[0] if scores[row, column] else "#f1f3f5"
+            axes.add_patch(Rectangle((column, row), 0.9, 0.9, facecolor=colour))
+        for row in np.flatnonzero(made):
+            fill = COLOURS[1] if kept[row] else "white"
+            axes.add_patch(
+                Rectangle(
+                    (T + 1.05, row + 0.05), 0.8, 0.8, facecolor=fill, edgecolor=COLOURS[1], lw=1.2
+                )
+            )
+        axes.set(xlim=(-0.4, T + 2.4), ylim=(T + 0.2, -0.4), title=title, yticks=[])
+        axes.set_xticks([T / 2, T + 1.45], ["scores", "S"])
+        axes.tick_params(length=0)
+        axes.set_aspect("equal")
+        for side in axes.spines.values():
+            side.set_visible(False)
+    figure.axes[0].set_ylabel("token")
+    alt = (
+        f"Four panels for {T} tokens, a row a token. Parallel: every score of the lower triangle, "
+        "no state. Scan: no score, a state kept for every token. Recurrent: no score, one state, "
+        f"overwritten at every token. Chunk: small triangles of {chunk} tokens on the diagonal, "
+        "and one state, overwritten at the end of each."
+    )
     return Picture(figure, alt=alt, finding=finding)

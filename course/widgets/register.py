@@ -174,8 +174,8 @@ class RegisterExplorer(Explorer):
         """Numbers kept, who answers, and how far the reading is from what was stored."""
         t, asked, weights = arrays["t"], arrays["asked"], arrays["weights"]
         kept = (
-            f"After {t} word{'s' if t > 1 else ''} the register keeps {arrays['register']} numbers, "
-            f"the cache {arrays['cache']}"
+            f"After {t} word{'s' if t > 1 else ''} the register keeps {arrays['register']} "
+            f"numbers, the cache {arrays['cache']}"
         )
         question = f"asked for “{WORDS[asked]}”"
         if asked >= t:
