@@ -114,7 +114,10 @@ def _kernels():
         ),
         "no map": _kernel(("tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))", "x")),
         "mean": _kernel(("total, mask", "total / T, mask")),
-        **{name: _kernel((body, f"    d = tl.arange(0, 16)\n    {x}")) for name, x in _BODIES.items()},
+        **{
+            name: _kernel((body, f"    d = tl.arange(0, 16)\n    {x}"))
+            for name, x in _BODIES.items()
+        },
     }
 
 
