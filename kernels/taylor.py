@@ -1,0 +1,990 @@
+"""Linear attention with the Taylor map in Triton, its features built inside the kernel.
+
+    φ(q)·φ(k) = 1 + s + s²/2        s = q·k        φ(x) = [1, x, x⊗x/√2], packed: each pair once
+
+A key of 16 numbers has C = 153 features, so they never touch main memory. A program holds X, a tile
+of B tokens times D ≤ 16 numbers, and makes the features in blocks of 16 columns:
+
+    block i < D:  x_i · x_j for j ≥ i, the diagonal times √½        block D:  x_j        block D+1:  1
+
+one column times the whole tile, which needs no gather. Which row of the packed state a feature
+belongs to is arithmetic (``_state_row``), in the order of ``course.feature_maps``.
+
+Queries and keys play the same part. A token of either is a triple (x, y, w):
+
+    key: (k, v, 1)        query, backward: (q, dN, δ)    with dN = dout/den and δ = −Σ dN·out
+
+and one program sums φ(x) yᵀ and φ(x) w over the tokens of a chunk: S and z over the keys before it,
+dS and dz over the queries after it. Then all chunks are done at once. With A = tril(1 + s + s²/2):
+
+    out = (A V + φ(Q) S) / (A 1 + φ(Q) z)        dV = Aᵀ dN + φ(K) dS              (``_read``)
+    dQ = (dA ∘ (1 + s)) K + ∂φ(Q)ᵀ[dN Sᵀ + δ zᵀ]        dA = tril(dN Vᵀ + δ 1ᵀ)    (``_pull``)
+    dK = (dA ∘ (1 + s))ᵀ Q + ∂φ(K)ᵀ[V dSᵀ + 1 dzᵀ]
+
+Inside a chunk a pair of tokens costs a product of width 16 and one of width Dv; through the state a
+token costs C products of width Dv. So chunks are long here, 256 tokens, and walked in tiles. The
+sums before each chunk, packed, are kept for the backward pass: 4·C·Dv/256 bytes a token, about as
+much as an output in float16. Launches: two forward, three backward (two without ``normalize``).
+
+Precision: as in :mod:`course.kernels.linear`. Features, S, z and all sums are float32 for float16
+inputs as well, because s² leaves the range of float16 at |s| = 362.
+Source of the map: Arora et al. 2024 (arXiv:2402.18668), section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from course.kernels import runtime
+from course.kernels.aot import Case
+from course.linear import LinearState
+
+WIDEST = 16  # numbers of a key
+CHUNK = 256  # tokens between two states that are written down
+
+_BD = tl.constexpr(WIDEST)
+_ROOT_HALF = tl.constexpr(math.sqrt(0.5))
+_ROOT_TWO = tl.constexpr(math.sqrt(2.0))
+
+
+# Tiles. Offsets have 64 bits: ``t`` and ``d`` are int64, and so is every stride times an index.
+
+
+@triton.jit
+def _split(program, middle, last):
+    """The three indices of a program, the last one running fastest."""
+    program = program.to(tl.int64)
+    return program // last // middle, program // last % middle, program % last
+
+
+@triton.jit
+def _tile(x, stride_t, stride_d, t, d, seen, width):
+    """Rows ``t`` and columns ``d`` of a matrix, zeros for all that is not there."""
+    inside = seen[:, None] & (d < width)[None, :]
+    return tl.load(x + t[:, None] * stride_t + d[None, :] * stride_d, mask=inside, other=0.0)
+
+
+@triton.jit
+def _seen(mask, stride_ms, t, T, MASKED: tl.constexpr):
+    """Which of the tokens ``t`` are there and are not padding."""
+    seen = t < T
+    if MASKED:
+        seen = seen & (tl.load(mask + t * stride_ms, mask=seen, other=0) != 0)
+    return seen
+
+
+@triton.jit
+def _y(y, stride_t, stride_d, den, t, d, seen, Dv, QUERY: tl.constexpr, NORMALIZE: tl.constexpr):
+    """V of keys; dN = dout/den of queries."""
+    Y = _tile(y, stride_t, stride_d, t, d, seen, Dv).to(tl.float32)
+    if QUERY and NORMALIZE:
+        Y = Y / tl.load(den + t, mask=seen, other=1.0)[:, None]
+    return Y
+
+
+@triton.jit
+def _w(delta, t, seen, QUERY: tl.constexpr, NORMALIZE: tl.constexpr):
+    """1 of keys; δ of queries, which is 0 where nothing was divided."""
+    if QUERY and NORMALIZE:
+        return tl.load(delta + t, mask=seen, other=0.0)
+    else:
+        return tl.where(seen, 0.0 if QUERY else 1.0, 0.0)
+
+
+# Features of a tile, and where the state keeps them
+
+
+@triton.jit
+def _factor(X, i, d, D: tl.constexpr):
+    """x_i of each row of X, or 1 for the blocks that are no products of two."""
+    return tl.where(i < D, tl.sum(tl.where((d == i)[None, :], X, 0.0), axis=1), 1.0)
+
+
+@triton.jit
+def _features(X, i, d, D: tl.constexpr):
+    """Block ``i`` of φ(X), packed."""
+    weight = tl.where((i >= D) | (d > i), 1.0, tl.where(d == i, _ROOT_HALF, 0.0))
+    right = tl.where(i > D, tl.where(d == 0, 1.0, 0.0)[None, :], X)
+    return _factor(X, i, d, D)[:, None] * right * weight[None, :]
+
+
+@triton.jit
+def _in_block(i, d, D: tl.constexpr):
+    """Which of its 16 columns block ``i`` of the packed features has."""
+    return ((d < D) & ((i == D) | (d >= i))) | ((i > D) & (d == 0))
+
+
+@triton.jit
+def _state_row(i, d, D: tl.constexpr):
+    """The row of the packed state for column ``d`` of block ``i``; pairs in either order."""
+    low, high = tl.minimum(i, d), tl.maximum(i, d)
+    pair = 1 + D + low * D - low * (low - 1) // 2 + high - low
+    return tl.where(i < D, pair, tl.where(i == D, 1 + d, 0)).to(tl.int64)
+
+
+# What a tile gets from the state and from its own chunk
+
+
+@triton.jit
+def _read(
+    raw,
+    t,
+    cols,
+    low,
+    high,
+    S,
+    z,
+    x,
+    y,
+    den,
+    delta,
+    mask,
+    stride_xt,
+    stride_xd,
+    stride_yt,
+    stride_yd,
+    stride_ms,
+    T,
+    Dv,
+    root,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    QUERY: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """Σ φ(x)·φ(x') y' and Σ φ(x)·φ(x') w' over the state and the tokens ``low`` to ``high``.
+
+    ``raw`` is the tile of x before its scale; x', y', w' are the other side's, queries if QUERY.
+    """
+    d = tl.arange(0, _BD)
+    X = raw.to(tl.float32) * root
+    num = tl.zeros([BT, BV], tl.float32)
+    total = tl.zeros([BT], tl.float32)
+    for i in range(0, D + 2):
+        row, here = _state_row(i, d, D), _in_block(i, d, D)
+        F = _features(X, i, d, D)
+        S_i = tl.load(
+            S + row[:, None] * Dv + cols[None, :],
+            mask=here[:, None] & (cols < Dv)[None, :],
+            other=0.0,
+        )
+        num = tl.dot(F, S_i, num, input_precision=DOT)
+        total += tl.sum(F * tl.load(z + row, mask=here, other=0.0)[None, :], axis=1)
+    if CAUSAL:
+        for start in range(low, high, BT):
+            u = start + tl.arange(0, BT).to(tl.int64)
+            seen = _seen(mask, stride_ms, u, T, MASKED)
+            other = _tile(x, stride_xt, stride_xd, u, d, seen, D)
+            s = tl.dot(raw, tl.trans(other), input_precision=DOT) * (root * root)
+            past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
+            A = tl.where(past, 1.0 + s + 0.5 * s * s, 0.0)
+            Y = _y(y, stride_yt, stride_yd, den, u, cols, seen, Dv, QUERY, NORMALIZE)
+            num = tl.dot(A, Y, num, input_precision=DOT)
+            total += tl.sum(A * _w(delta, u, seen, QUERY, NORMALIZE)[None, :], axis=1)
+    return num, total
+
+
+@triton.jit
+def _pull(
+    x_own,
+    y_own,
+    mask_own,
+    stride_xt_own,
+    stride_xd_own,
+    stride_yt_own,
+    stride_yd_own,
+    stride_ms_own,
+    T_own,
+    t,
+    low,
+    high,
+    S,
+    z,
+    x,
+    y,
+    den,
+    delta,
+    mask,
+    stride_xt,
+    stride_xd,
+    stride_yt,
+    stride_yd,
+    stride_ms,
+    T,
+    Dv,
+    root,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED_OWN: tl.constexpr,
+    MASKED: tl.constexpr,
+    QUERY: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """The gradient of a tile of x: what pulls at its features, through their products.
+
+    The own side has queries exactly if the other has keys (QUERY is about the other).
+    """
+    d = tl.arange(0, _BD)
+    seen_own = _seen(mask_own, stride_ms_own, t, T_own, MASKED_OWN)
+    raw = _tile(x_own, stride_xt_own, stride_xd_own, t, d, seen_own, D)
+    X = raw.to(tl.float32) * root
+    dX = tl.zeros([BT, _BD], tl.float32)
+    for first in range(0, Dv, BV):
+        cols = (first + tl.arange(0, BV)).to(tl.int64)
+        Y = _y(
+            y_own, stride_yt_own, stride_yd_own, den, t, cols, seen_own, Dv, not QUERY, NORMALIZE
+        )
+        # w stands beside y like one more column of it: it takes part once.
+        w = tl.where(first == 0, _w(delta, t, seen_own, not QUERY, NORMALIZE), 0.0)
+        for i in range(0, D + 1):
+            # ∂(½ Σ x_i x_j S_ij) = Σ_i x_i S_ij for the full symmetric S, twice half of it packed.
+            row, here = _state_row(i, d, D), d < D
+            full = tl.where((i < D) & (d == i), _ROOT_TWO, 1.0)
+            S_i = tl.load(
+                S + row[:, None] * Dv + cols[None, :],
+                mask=here[:, None] & (cols < Dv)[None, :],
+                other=0.0,
+            )
+            z_i = tl.load(z + row, mask=here, other=0.0)
+            dF = tl.dot(Y, tl.trans(S_i), input_precision=DOT) + w[:, None] * z_i[None, :]
+            dX += _factor(X, i, d, D)[:, None] * dF * full[None, :]
+        if CAUSAL:
+            for start in range(low, high, BT):
+                u = start + tl.arange(0, BT).to(tl.int64)
+                seen = _seen(mask, stride_ms, u, T, MASKED)
+                other = _tile(x, stride_xt, stride_xd, u, d, seen, D)
+                s = tl.dot(raw, tl.trans(other), input_precision=DOT) * (root * root)
+                Y_other = _y(y, stride_yt, stride_yd, den, u, cols, seen, Dv, QUERY, NORMALIZE)
+                w_other = _w(delta, u, seen, QUERY, NORMALIZE)
+                dA = tl.dot(Y, tl.trans(Y_other), input_precision=DOT)
+                dA += w[:, None] * w_other[None, :]
+                past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
+                ds = tl.where(past, dA * (1.0 + s), 0.0)
+                dX = tl.dot(ds, other.to(tl.float32) * root, dX, input_precision=DOT)
+    return dX * root
+
+
+# The kernels
+
+
+@triton.jit
+def _sums(
+    x,
+    y,
+    den,
+    delta,
+    mask,
+    S_0,
+    z_0,
+    S_all,
+    z_all,
+    S_end,
+    z_end,
+    stride_xb,
+    stride_xh,
+    stride_xt,
+    stride_xd,
+    stride_yb,
+    stride_yh,
+    stride_yt,
+    stride_yd,
+    stride_mb,
+    stride_ms,
+    stride_Sb,
+    stride_Sh,
+    stride_Sc,
+    stride_Sd,
+    stride_zb,
+    stride_zh,
+    stride_zc,
+    H,
+    T,
+    Dv,
+    chunk,
+    root,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    QUERY: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    PAST: tl.constexpr,
+    EACH: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """Σ φ(x) yᵀ and Σ φ(x) w before each chunk (``EACH``) and after the last; one block a program.
+
+    For queries (QUERY) time runs backwards: after each chunk, and before the first.
+    """
+    n, i, i_v = _split(tl.program_id(0), D + 2, tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    x += b * stride_xb + h * stride_xh
+    y += b * stride_yb + h * stride_yh
+    den += n * T
+    delta += n * T
+    mask += b * stride_mb
+    d = tl.arange(0, _BD)
+    cols = i_v * BV + tl.arange(0, BV)
+    row, here = _state_row(i, d, D), _in_block(i, d, D)
+    block = here[:, None] & (cols < Dv)[None, :]
+    place = row[:, None] * Dv + cols[None, :]
+    C = 1 + D + D * (D + 1) // 2
+
+    S = tl.zeros([_BD, BV], tl.float32)
+    z = tl.zeros([_BD], tl.float32)
+    if PAST:
+        S_0 += b * stride_Sb + h * stride_Sh
+        z_0 += b * stride_zb + h * stride_zh
+        S += tl.load(S_0 + row[:, None] * stride_Sc + cols[None, :] * stride_Sd, block, 0.0)
+        z += tl.load(z_0 + row * stride_zc, mask=here, other=0.0)
+    chunks = tl.cdiv(T, chunk)
+    for step in range(0, chunks):
+        g = chunks - 1 - step if QUERY else step
+        if EACH:
+            slot = (n * chunks + g) * C
+            tl.store(S_all + slot * Dv + place, S, mask=block)
+            if i_v == 0:
+                tl.store(z_all + slot + row, z, mask=here)
+        for start in range(g * chunk, tl.minimum(T, (g + 1) * chunk), BT):
+            t = start + tl.arange(0, BT).to(tl.int64)
+            seen = _seen(mask, stride_ms, t, T, MASKED)
+            X = _tile(x, stride_xt, stride_xd, t, d, seen, D).to(tl.float32) * root
+            Y = _y(y, stride_yt, stride_yd, den, t, cols, seen, Dv, QUERY, NORMALIZE)
+            F = _features(X, i, d, D)
+            S = tl.dot(tl.trans(F), Y, S, input_precision=DOT)
+            z += tl.sum(F * _w(delta, t, seen, QUERY, NORMALIZE)[:, None], axis=0)
+    tl.store(S_end + n * C * Dv + place, S, mask=block)
+    if i_v == 0:
+        tl.store(z_end + n * C + row, z, mask=here)
+
+
+@triton.jit
+def _outputs(
+    q,
+    k,
+    v,
+    mask,
+    S,
+    z,
+    out,
+    den,
+    stride_qb,
+    stride_qh,
+    stride_qt,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    stride_vd,
+    stride_mb,
+    stride_ms,
+    stride_ob,
+    stride_oh,
+    stride_ot,
+    stride_od,
+    H,
+    T,
+    S_len,
+    Dv,
+    chunk,
+    root,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """(A V + φ(Q) S) / (A 1 + φ(Q) z) for one tile of queries and one block of value columns."""
+    n, tile, i_v = _split(tl.program_id(0), tl.cdiv(T, BT), tl.cdiv(Dv, BV))
+    b, h = n // H, n % H
+    first = tile * BT
+    t = first + tl.arange(0, BT)
+    cols = i_v * BV + tl.arange(0, BV)
+    there = t < T
+    raw = _tile(
+        q + b * stride_qb + h * stride_qh, stride_qt, stride_qd, t, tl.arange(0, _BD), there, D
+    )
+    C = 1 + D + D * (D + 1) // 2
+    g = first // chunk
+    slot = (n * tl.cdiv(T, chunk) + g) * C
+    num, total = _read(
+        raw,
+        t,
+        cols,
+        g * chunk,
+        first + BT,
+        S + slot * Dv,
+        z + slot,
+        k + b * stride_kb + h * stride_kh,
+        v + b * stride_vb + h * stride_vh,
+        den,
+        den,
+        mask + b * stride_mb,
+        stride_kt,
+        stride_kd,
+        stride_vt,
+        stride_vd,
+        stride_ms,
+        S_len,
+        Dv,
+        root,
+        D,
+        BT,
+        BV,
+        CAUSAL,
+        NORMALIZE,
+        MASKED,
+        False,
+        DOT,
+    )
+    if NORMALIZE:
+        # x/∞ is 0, with gradient 0: a query that sees nothing. Divided before it becomes half.
+        total = tl.where(total == 0, float("inf"), total)
+        num = num / total[:, None]
+        if i_v == 0:
+            tl.store(den + n * T + t, total, mask=there)
+    tl.store(
+        out + b * stride_ob + h * stride_oh + t[:, None] * stride_ot + cols[None, :] * stride_od,
+        num.to(out.dtype.element_ty),
+        mask=there[:, None] & (cols < Dv)[None, :],
+    )
+
+
+@triton.jit
+def _delta(
+    out,
+    dout,
+    den,
+    delta,
+    stride_ob,
+    stride_oh,
+    stride_ot,
+    stride_od,
+    stride_gb,
+    stride_gh,
+    stride_gt,
+    stride_gd,
+    H,
+    T,
+    Dv,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+):
+    """δ = −Σ dN·out: the gradient of the denominator of each query."""
+    n, tile, _ = _split(tl.program_id(0), tl.cdiv(T, BT), 1)
+    b, h = n // H, n % H
+    t = tile * BT + tl.arange(0, BT)
+    there = t < T
+    total = tl.zeros([BT], tl.float32)
+    for first in range(0, Dv, BV):
+        cols = (first + tl.arange(0, BV)).to(tl.int64)
+        o = _tile(out + b * stride_ob + h * stride_oh, stride_ot, stride_od, t, cols, there, Dv)
+        do = _tile(dout + b * stride_gb + h * stride_gh, stride_gt, stride_gd, t, cols, there, Dv)
+        total -= tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    place = n * T + t
+    total = total / tl.load(den + place, mask=there, other=1.0)
+    tl.store(delta + place, total, mask=there)
+
+
+@triton.jit
+def _gradients(
+    q,
+    k,
+    v,
+    dout,
+    den,
+    delta,
+    mask,
+    S,
+    z,
+    dS,
+    dz,
+    dq,
+    dk,
+    dv,
+    stride_qb,
+    stride_qh,
+    stride_qt,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kt,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vt,
+    stride_vd,
+    stride_gb,
+    stride_gh,
+    stride_gt,
+    stride_gd,
+    stride_mb,
+    stride_ms,
+    H,
+    T,
+    S_len,
+    Dv,
+    chunk,
+    root,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BV: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+    DOT: tl.constexpr,
+):
+    """One tile of dq, or of dk, or of one block of columns of dv: by the last program index."""
+    longest = tl.maximum(T, S_len)
+    n, tile, part = _split(tl.program_id(0), tl.cdiv(longest, BT), tl.cdiv(Dv, BV) + 2)
+    b, h = n // H, n % H
+    q += b * stride_qb + h * stride_qh
+    k += b * stride_kb + h * stride_kh
+    v += b * stride_vb + h * stride_vh
+    dout += b * stride_gb + h * stride_gh
+    mask += b * stride_mb
+    den += n * T
+    delta += n * T
+    C = 1 + D + D * (D + 1) // 2
+    first = tile * BT
+    g = first // chunk
+    slot = (n * tl.cdiv(longest, chunk) + g) * C
+    begin, end = g * chunk, tl.minimum(longest, (g + 1) * chunk)
+    t = first + tl.arange(0, BT)
+    d = tl.arange(0, _BD)
+    if part == 0:
+        dX = _pull(
+            q,
+            dout,
+            mask,
+            stride_qt,
+            stride_qd,
+            stride_gt,
+            stride_gd,
+            stride_ms,
+            T,
+            t,
+            begin,
+            first + BT,
+            S + slot * Dv,
+            z + slot,
+            k,
+            v,
+            den,
+            delta,
+            mask,
+            stride_kt,
+            stride_kd,
+            stride_vt,
+            stride_vd,
+            stride_ms,
+            S_len,
+            Dv,
+            root,
+            D,
+            BT,
+            BV,
+            CAUSAL,
+            NORMALIZE,
+            False,
+            MASKED,
+            False,
+            DOT,
+        )
+        tl.store(
+            dq + (n * T + t)[:, None] * D + d[None, :],
+            dX.to(dq.dtype.element_ty),
+            mask=(t < T)[:, None] & (d < D)[None, :],
+        )
+    elif part == 1:
+        dX = _pull(
+            k,
+            v,
+            mask,
+            stride_kt,
+            stride_kd,
+            stride_vt,
+            stride_vd,
+            stride_ms,
+            S_len,
+            t,
+            first,
+            end,
+            dS + slot * Dv,
+            dz + slot,
+            q,
+            dout,
+            den,
+            delta,
+            mask,
+            stride_qt,
+            stride_qd,
+            stride_gt,
+            stride_gd,
+            stride_ms,
+            T,
+            Dv,
+            root,
+            D,
+            BT,
+            BV,
+            CAUSAL,
+            NORMALIZE,
+            MASKED,
+            False,
+            True,
+            DOT,
+        )
+        tl.store(
+            dk + (n * S_len + t)[:, None] * D + d[None, :],
+            dX.to(dk.dtype.element_ty),
+            mask=(t < S_len)[:, None] & (d < D)[None, :],
+        )
+    else:
+        cols = (part - 2) * BV + tl.arange(0, BV)
+        seen = _seen(mask, stride_ms, t, S_len, MASKED)
+        raw = _tile(k, stride_kt, stride_kd, t, d, seen, D)
+        dV, _ = _read(
+            raw,
+            t,
+            cols,
+            first,
+            end,
+            dS + slot * Dv,
+            dz + slot,
+            q,
+            dout,
+            den,
+            delta,
+            mask,
+            stride_qt,
+            stride_qd,
+            stride_gt,
+            stride_gd,
+            stride_ms,
+            T,
+            Dv,
+            root,
+            D,
+            BT,
+            BV,
+            CAUSAL,
+            NORMALIZE,
+            False,
+            True,
+            DOT,
+        )
+        # The constant feature of padding is 1 and would pull at its value.
+        dV = tl.where(seen[:, None], dV, 0.0)
+        tl.store(
+            dv + (n * S_len + t)[:, None] * Dv + cols[None, :],
+            dV.to(dv.dtype.element_ty),
+            mask=(t < S_len)[:, None] & (cols < Dv)[None, :],
+        )
+
+
+# Launching. Block sizes follow from dtype and width alone, so that what is compiled ahead of time
+# is what is launched.
+
+
+class _Blocks(NamedTuple):
+    BT: int
+    BV: int
+    num_warps: int
+    num_stages: int
+
+
+def _blocks(dtype: torch.dtype, Dv: int) -> _Blocks:
+    """Tiles of 64 tokens, and at most 64 value columns: S, A and what they meet in 48 KiB."""
+    BV = min(64, runtime.block(Dv))
+    return _Blocks(64, BV, 4, 1 if dtype == torch.float32 else 2)
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """How tiles are multiplied; the head of :mod:`course.kernels.linear` says why."""
+    return runtime.DOT if dtype == torch.float32 else "tf32"
+
+
+class _Options(NamedTuple):
+    causal: bool
+    normalize: bool
+    root: float
+
+    def chunk(self, T: int, S_len: int) -> int:
+        """Tokens between two states; without order there is one state, of all."""
+        return CHUNK if self.causal else max(1, T, S_len)
+
+
+def _width(D: int) -> int:
+    return 1 + D + D * (D + 1) // 2
+
+
+def _mask(key_mask: Tensor | None, like: Tensor) -> tuple[Tensor, tuple[int, ...], bool]:
+    """What a kernel gets for a mask, its strides, and whether there is one."""
+    if key_mask is None:
+        return like, (0, 0), False
+    return key_mask.view(torch.uint8), key_mask.stride(), True
+
+
+def _sum(
+    x: Tensor,
+    y: Tensor,
+    den: Tensor | None,
+    delta: Tensor | None,
+    key_mask: Tensor | None,
+    past: tuple[Tensor, Tensor] | None,
+    chunk: int,
+    root: float,
+    *,
+    query: bool,
+    each: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
+    """(S, z) at each chunk's edge if ``each``, ``[N,G,C,Dv]`` and ``[N,G,C]``, and at the end."""
+    (B, H, T, D), Dv, C = x.shape, y.shape[-1], _width(x.shape[-1])
+    blocks = _blocks(x.dtype, Dv)
+    S_end = runtime.empty((B, H, C, Dv), like=x, dtype=torch.float32)
+    z_end = runtime.empty((B, H, C), like=x, dtype=torch.float32)
+    S = z = None
+    if each:
+        G = triton.cdiv(T, chunk)
+        S = runtime.empty((B * H, G, C, Dv), like=x, dtype=torch.float32)
+        z = runtime.empty((B * H, G, C), like=x, dtype=torch.float32)
+    mask, mask_strides, masked = _mask(key_mask, x)
+    S_0, z_0 = past or (S_end, z_end)
+    runtime.launch(
+        _sums,
+        (B * H * (D + 2) * triton.cdiv(Dv, blocks.BV),),
+        x,
+        y,
+        x if den is None else den,
+        x if delta is None else delta,
+        mask,
+        S_0,
+        z_0,
+        S_end if S is None else S,
+        z_end if z is None else z,
+        S_end,
+        z_end,
+        *x.stride(),
+        *y.stride(),
+        *mask_strides,
+        *S_0.stride(),
+        *z_0.stride(),
+        H,
+        T,
+        Dv,
+        chunk,
+        root,
+        D=D,
+        BT=blocks.BT,
+        BV=blocks.BV,
+        QUERY=query,
+        NORMALIZE=den is not None,
+        MASKED=masked,
+        PAST=past is not None,
+        EACH=each,
+        DOT=_precision(x.dtype),
+        num_warps=blocks.num_warps,
+        num_stages=blocks.num_stages,
+    )
+    return S, z, S_end, z_end
+
+
+class _Taylor(torch.autograd.Function):
+    """``q, k [B,H,T,D]``, ``v``, S and z of the past, mask, options → (out, S, z)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        S_0: Tensor | None,
+        z_0: Tensor | None,
+        key_mask: Tensor | None,
+        options: _Options,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        (B, H, T, D), (S_len, Dv) = q.shape, v.shape[2:]
+        blocks, chunk = _blocks(q.dtype, Dv), options.chunk(T, S_len)
+        past = None if S_0 is None or z_0 is None else (S_0, z_0)
+        S, z, S_end, z_end = _sum(
+            k, v, None, None, key_mask, past, chunk, options.root, query=False, each=options.causal
+        )
+        if S is None or z is None:
+            S, z = S_end, z_end
+        out = runtime.empty((B, H, T, Dv), like=q)
+        den = runtime.empty((B, H, T), like=q, dtype=torch.float32) if options.normalize else None
+        mask, mask_strides, masked = _mask(key_mask, q)
+        runtime.launch(
+            _outputs,
+            (B * H * triton.cdiv(T, blocks.BT) * triton.cdiv(Dv, blocks.BV),),
+            q,
+            k,
+            v,
+            mask,
+            S,
+            z,
+            out,
+            out if den is None else den,
+            *q.stride(),
+            *k.stride(),
+            *v.stride(),
+            *mask_strides,
+            *out.stride(),
+            H,
+            T,
+            S_len,
+            Dv,
+            chunk,
+            options.root,
+            D=D,
+            BT=blocks.BT,
+            BV=blocks.BV,
+            CAUSAL=options.causal,
+            NORMALIZE=options.normalize,
+            MASKED=masked,
+            DOT=_precision(q.dtype),
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
+        )
+        ctx.save_for_backward(q, k, v, key_mask, S, z, den, out if options.normalize else None)
+        ctx.options, ctx.has_past = options, past is not None
+        return out, S_end, z_end
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dout: Tensor | None, dS_end: Tensor | None, dz_end: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, key_mask, S, z, den, out = ctx.saved_tensors
+        options: _Options = ctx.options
+        (B, H, T, D), (S_len, Dv) = q.shape, v.shape[2:]
+        blocks, chunk = _blocks(q.dtype, Dv), options.chunk(T, S_len)
+        tiles = triton.cdiv(max(T, S_len), blocks.BT)
+        meta = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
+        if dout is None:  # only the state was used
+            dout = q.new_zeros(()).expand(B, H, T, Dv)
+        after = None
+        if dS_end is not None or dz_end is not None:
+            zero = S.new_zeros(())
+            after = (
+                zero.expand(B, H, _width(D), Dv) if dS_end is None else dS_end,
+                zero.expand(B, H, _width(D)) if dz_end is None else dz_end,
+            )
+        delta = None
+        if den is not None:
+            delta = runtime.empty((B, H, T), like=q, dtype=torch.float32)
+            runtime.launch(
+                _delta,
+                (B * H * triton.cdiv(T, blocks.BT),),
+                out,
+                dout,
+                den,
+                delta,
+                *out.stride(),
+                *dout.stride(),
+                H,
+                T,
+                Dv,
+                BT=blocks.BT,
+                BV=blocks.BV,
+                **meta,
+            )
+        dS, dz, dS_0, dz_0 = _sum(
+            q, dout, den, delta, None, after, chunk, options.root, query=True, each=options.causal
+        )
+        if dS is None or dz is None:
+            dS, dz = dS_0, dz_0
+        dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
+        mask, mask_strides, masked = _mask(key_mask, q)
+        runtime.launch(
+            _gradients,
+            (B * H * tiles * (2 + triton.cdiv(Dv, blocks.BV)),),
+            q,
+            k,
+            v,
+            dout,
+            q if den is None else den,
+            q if delta is None else delta,
+            mask,
+            S,
+            z,
+            dS,
+            dz,
+            dq,
+            dk,
+            dv,
+            *q.stride(),
+            *k.stride(),
+            *v.stride(),
+            *dout.stride(),
+            *mask_strides,
+            H,
+            T,
+            S_len,
+            Dv,
+            chunk,
+            options.root,
+            D=D,
+            BT=blocks.BT,
+            BV=blocks.BV,
+            CAUSAL=options.causal,
+            NORMALIZE=options.normalize,
+            MASKED=masked,
+            DOT=_precision(q.dtype),
+            **meta,
+        )
+        if not ctx.has_past:
+            dS_0 = dz_0 = None
+        return dq, dk, dv, dS_0, dz_0, None, None
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = True,
+    normalize: bool = True,
+    scale: float = 1.0,
+    key_mask: Tensor | None = None,
+    initial_state: LinearState | None = None,
+    return_state: bool = False,
+) -> Any:
+    """:func:`course.linear.linear_attention` with the map ``taylor``, which checks the arguments.
+
+    ``q [B,H,T,D]``, ``k [B,H,S,D]`` with D ≤ 16, ``v [B,H,S,Dv]`` → ``[B,H,T,Dv]`` in the dtype of
+    ``q``; with ``return_state`` the pair (output, :class:`LinearState`), whose S ``[B,H,C,Dv]`` and
+    z ``[B,H,C]`` are float32 in the packed order, C = 1 + D + D(D+1)/2.
+    """
+    S_0, z_0 = (None, None) if initial_state is None else (initial_state.S, initial_state.z)
+    options = _Options(causal, normalize, math.sqrt(scale))
+    out, S, z = _Taylor.apply(q, k, v, S_0, z_0, key_mask, options)
+    if not return_state:
+        return out
+    B, S_len = k.shape[0], k.shape[2]
+    seen = S_len if key_mask is None else key_mask.sum(-1)
+    if initial_state is None:
+        return out, LinearState(S, z, torch.zeros(B, dtype=torch.int64, device=k.device) + seen)
+    return out, LinearState(S, z, initial_state.t + seen)
