@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from course.cost import block_parameters
 from course.transformer import Transformer, TransformerConfig
 from course.widgets import CostExplorer
-from course.widgets.cost import ITEMSIZES, LENGTHS, size
+from course.widgets.cost import ITEMSIZES, LENGTHS, NOTHING, SAME_WIDTH, TAYLOR, size
 
 ANY = st.fixed_dictionaries(
     {name: st.sampled_from(control.grid()) for name, control in CostExplorer.controls.items()}
@@ -65,6 +65,47 @@ def test_heads_change_the_scores_and_nothing_else() -> None:
     assert many["scores"] == 2 * few["scores"]
     for name in ("rest", "pairs", "weights", "cache", "token", "crossing"):
         assert few[name] == many[name]
+
+
+@given(ANY)
+@settings(max_examples=40)
+def test_a_rival_crosses_where_both_cost_the_same(values) -> None:
+    E, H, L = (values[name] for name in "EHL")
+    itemsize, D = int(values["dtype"].split("(")[1][0]), E // H
+    arrays = compute(**values)
+    if values["rival"] == NOTHING:
+        assert all(np.isnan(arrays[name]) for name in ("register", "state", "fewer", "lighter"))
+        return
+    C = D if values["rival"] == SAME_WIDTH else 1 + D + D * (D + 1) // 2
+    assert arrays["register"] == pytest.approx(4 * C * D * H * L)
+    assert arrays["state"] == pytest.approx(4 * (C * D + C) * H * L)
+    n = arrays["fewer"]
+    assert arrays["register"] * n == pytest.approx(4 * n * n * D * H * L)
+    assert arrays["lighter"] * 2 * D * H * L * itemsize == pytest.approx(arrays["state"])
+
+
+def test_a_rival_leaves_the_bill_as_it_was() -> None:
+    plain, other = compute(), compute(rival=TAYLOR)
+    for name in ("rest", "pairs", "weights", "cache", "scores", "token", "crossing"):
+        assert plain[name] == other[name]
+
+
+def test_the_sentence_about_the_rival() -> None:
+    explorer = CostExplorer(T=1_024, E=768, H=12, L=12, rival=SAME_WIDTH)
+    assert "fewer operations from 65 tokens on, a state of 2.3 MiB" in explorer.status
+    assert "lighter than the cache from 66 on" in explorer.status  # 2 bytes against 4
+    assert explorer.status.endswith("takes 1.21 times fewer operations (at most 1.22).")
+    explorer.set_values(rival=TAYLOR, dtype="float32 (4 bytes)")
+    assert "fewer operations from 2,146 tokens on" in explorer.status
+    assert "lighter than the cache from 1,090 on" in explorer.status
+    explorer.set_values(rival=NOTHING)
+    assert "Linear" not in explorer.status and explorer.status.endswith("weigh most.")
+
+
+def test_the_widest_rival_overflows_nowhere() -> None:
+    explorer = CostExplorer(T=131_072, E=8_192, H=1, L=96, rival=TAYLOR)
+    line = explorer._rivals["register"].get_ydata()
+    assert (np.diff(line) > 0).all() and line[0] > 0
 
 
 def test_the_sentence_carries_the_numbers() -> None:

@@ -1,4 +1,4 @@
-"""The bill of a model: operations of a pass, and bytes of weights, cache and scores."""
+"""The bill of a model: operations of a pass, bytes of weights, cache and scores, and a rival."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from course.cost import (
     block_flops,
     block_parameters,
     cache_bytes_per_token,
+    crossing_lengths,
+    linear_flops,
     score_bytes,
+    state_bytes,
 )
+from course.feature_maps import get_feature_map
 from course.plots import COLOURS, INK, MARKERS, number
 from course.widgets.base import Choice, Control, Explorer, Slider
+
+NOTHING, SAME_WIDTH, TAYLOR = "nothing", "linear, features as wide as a key", "linear, Taylor-2"
 
 #: Bytes of one number by the option's name.
 ITEMSIZES = {"float32 (4 bytes)": 4, "bfloat16 (2 bytes)": 2, "int8 (1 byte)": 1}
@@ -27,14 +33,17 @@ class CostExplorer(Explorer):
     """Length, width, heads, layers and the size of a number → FLOPs, weights, cache, scores.
 
     To try: only E moves the crossing of the two lines of operations (T = 6E); heads change nothing
-    but the scores; the cache grows with T and L, the scores with T² and not with L.
+    but the scores; the cache grows with T and L, the scores with T² and not with L. Compared with
+    linear attention: heads move its crossings (the width of a head), E alone does not.
     """
 
     title = "What does a model of this shape cost?"
     note = (
         "L blocks with a feed-forward part of 4E, one sequence, the full square of pairs computed; "
         "token table and output matrix are left out. "
-        "Heads share the width: H·D = E. Scores: of one layer, if they are stored."
+        "Heads share the width: H·D = E. Scores: of one layer, if they are stored. "
+        "Linear attention keeps its state in 4 bytes a number; where E/H is not whole, D is "
+        "rounded down."
     )
     size = (9.2, 3.7)
     controls: ClassVar[dict[str, Control]] = {
@@ -43,15 +52,19 @@ class CostExplorer(Explorer):
         "H": Slider("Heads H", 12, low=1, high=64),
         "L": Slider("Layers L", 12, low=1, high=96),
         "dtype": Choice("Numbers", "bfloat16 (2 bytes)", tuple(ITEMSIZES)),
+        "rival": Choice("Compare with", NOTHING, (NOTHING, SAME_WIDTH, TAYLOR)),
     }
 
     @staticmethod
-    def compute(*, T: int, E: int, H: int, L: int, dtype: str) -> dict[str, Any]:
+    def compute(*, T: int, E: int, H: int, L: int, dtype: str, rival: str) -> dict[str, Any]:
         """FLOPs ``rest`` and ``pairs`` of all blocks, bytes ``weights``, ``cache``, ``scores``.
 
         ``… over T`` is the same over ``LENGTHS``; ``crossing`` is the length from which on
         the pairs cost more than the rest; ``token`` is the cache of one token. The keys of all
-        heads together are as wide as the stream (H·D = E), so H is needed for the scores only.
+        heads together are as wide as the stream (H·D = E), so H is needed for the scores only,
+        and for a ``rival``: with one, ``register`` and ``state`` are its operations instead of
+        the pairs and its bytes instead of the cache, and ``fewer`` and ``lighter`` the lengths
+        from which on each is less. Without, they are NaN.
         """
         itemsize = ITEMSIZES[dtype]
         token = cache_bytes_per_token(L=L, kv_heads=1, D=E, itemsize=itemsize)
@@ -72,7 +85,8 @@ class CostExplorer(Explorer):
             f"{name} over T": np.array([float(one[name]) for one in everywhere])
             for name in everywhere[0]
         }
-        return at(T) | curves | {"T": T, "token": token, "crossing": 6 * E}
+        amounts = at(T) | curves | {"T": T, "token": token, "crossing": 6 * E}
+        return amounts | _rival(rival, D=max(1, E // H), H=H, L=L, itemsize=itemsize)
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
         """Operations and bytes against the length, with a point where the sliders stand."""
@@ -98,6 +112,18 @@ class CostExplorer(Explorer):
                 )
             self._rulers.append(axes.axvline(arrays["T"], color=INK, linewidth=0.8, alpha=0.5))
             self._finish(axes)
+        self._rivals = {
+            name: axes.plot([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.6)[0]
+            for axes, name in ((left, "register"), (right, "state"))
+        }
+        self._crossings = {
+            name: axes.plot([], [], "X", color=INK, markersize=8, zorder=4)[0]
+            for axes, name in ((left, "fewer"), (right, "lighter"))
+        }
+        self._words = [
+            axes.annotate("", (1, 0.03), xycoords="axes fraction", ha="right", fontsize=9)
+            for axes in (left, right)
+        ]
         left.set(ylim=(1e6, 1e18), title="FLOPs of one pass")
         right.set(ylim=(1e3, 1e14), title="bytes")
 
@@ -115,6 +141,14 @@ class CostExplorer(Explorer):
             self._points[name].set_data([arrays["T"]], [arrays[name]])
         for ruler in self._rulers:
             ruler.set_xdata([arrays["T"], arrays["T"]])
+        there = not np.isnan(arrays["state"])
+        self._rivals["register"].set_data(LENGTHS, LENGTHS * arrays["register"])
+        self._rivals["state"].set_data(LENGTHS, np.full(len(LENGTHS), arrays["state"]))
+        fewer, lighter = arrays["fewer"], arrays["lighter"]
+        self._crossings["fewer"].set_data([fewer], [fewer * arrays["register"]])
+        self._crossings["lighter"].set_data([lighter], [arrays["state"]])
+        for words, text in zip(self._words, ("linear attention", "its state"), strict=True):
+            words.set_text(f"dashed: {text}; ✖ crossing" if there else "")
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """FLOPs, the share of the pairs, and the three amounts of bytes; which is the largest."""
@@ -126,7 +160,7 @@ class CostExplorer(Explorer):
             f"{arrays['crossing']:,} tokens on). Weights {size(arrays['weights'])}, cache "
             f"{size(arrays['cache'])} ({size(arrays['token'])} a token), scores of one layer "
             f"{size(arrays['scores'])}: the {heaviest} weigh{'s' if heaviest == 'cache' else ''} "
-            "most."
+            f"most.{_compared(values, arrays)}"
         )
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
@@ -134,8 +168,42 @@ class CostExplorer(Explorer):
         return (
             "Two charts with logarithmic axes over the number of tokens. Left, operations: a line "
             "of slope 1 and one of slope 2 that cross. Right, bytes: weights flat, cache of slope "
-            f"1, scores of slope 2. {self.finding(values, arrays)}"
+            "1, scores of slope 2. With a rival, its operations and its state are dashed and its "
+            f"crossings marked. {self.finding(values, arrays)}"
         )
+
+
+def _rival(rival: str, *, D: int, H: int, L: int, itemsize: int) -> dict[str, float]:
+    """Linear attention's operations a token, its state, and the lengths where it becomes less."""
+    if rival == NOTHING:
+        return dict.fromkeys(("register", "state", "fewer", "lighter"), np.nan)
+    C = get_feature_map("taylor").width(D) if rival == TAYLOR else D
+    crossings = crossing_lengths(D=D, C=C, cache_itemsize=itemsize)
+    return {
+        "register": float(L * H * linear_flops(1, C=C, Dv=D)),
+        "state": float(state_bytes(L=L, H=H, C=C, Dv=D)),
+        "fewer": crossings["full square"],
+        "lighter": crossings["memory"],
+    }
+
+
+def _compared(values: dict[str, Any], arrays: dict[str, Any]) -> str:
+    """The sentence about the rival: both crossings, and what a whole pass can gain."""
+    if values["rival"] == NOTHING:
+        return ""
+    register = arrays["register"] * values["T"]
+    gain = (arrays["rest"] + arrays["pairs"]) / (arrays["rest"] + register)
+    return (
+        f" Linear attention: fewer operations from {_from(arrays['fewer'])} tokens on, a state of "
+        f"{size(arrays['state'])}, lighter than the cache from {_from(arrays['lighter'])} on; "
+        f"the whole pass takes {number(gain, 2)} times fewer operations "
+        f"(at most {number(1 + arrays['pairs'] / arrays['rest'], 2)})."
+    )
+
+
+def _from(length: float) -> str:
+    """The first whole length above a crossing."""
+    return f"{int(np.floor(length)) + 1:,}"
 
 
 def size(nbytes: float) -> str:
