@@ -85,7 +85,7 @@ class CostExplorer(Explorer):
             f"{name} over T": np.array([float(one[name]) for one in everywhere])
             for name in everywhere[0]
         }
-        amounts = at(T) | curves | {"T": T, "token": token, "crossing": 6 * E}
+        amounts = at(T) | curves | {"T": T, "token": token, "crossing": 6 * E, "rival": rival}
         return amounts | _rival(rival, D=max(1, E // H), H=H, L=L, itemsize=itemsize)
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
@@ -141,12 +141,16 @@ class CostExplorer(Explorer):
             self._points[name].set_data([arrays["T"]], [arrays[name]])
         for ruler in self._rulers:
             ruler.set_xdata([arrays["T"], arrays["T"]])
-        there = not np.isnan(arrays["state"])
-        self._rivals["register"].set_data(LENGTHS, LENGTHS * arrays["register"])
-        self._rivals["state"].set_data(LENGTHS, np.full(len(LENGTHS), arrays["state"]))
-        fewer, lighter = arrays["fewer"], arrays["lighter"]
-        self._crossings["fewer"].set_data([fewer], [fewer * arrays["register"]])
-        self._crossings["lighter"].set_data([lighter], [arrays["state"]])
+        there = arrays["rival"] != NOTHING
+        lengths = LENGTHS if there else LENGTHS[:0]
+        state, register = arrays["state"] or 0.0, arrays["register"] or 0.0
+        fewer, lighter = arrays["fewer"] or 0.0, arrays["lighter"] or 0.0
+        self._rivals["register"].set_data(lengths, lengths * register)
+        self._rivals["state"].set_data(lengths, np.full(len(lengths), state))
+        self._crossings["fewer"].set_data([fewer], [fewer * register])
+        self._crossings["lighter"].set_data([lighter], [state])
+        for line in (*self._rivals.values(), *self._crossings.values()):
+            line.set_visible(there)
         for words, text in zip(self._words, ("linear attention", "its state"), strict=True):
             words.set_text(f"dashed: {text}; ✖ crossing" if there else "")
 
@@ -173,10 +177,10 @@ class CostExplorer(Explorer):
         )
 
 
-def _rival(rival: str, *, D: int, H: int, L: int, itemsize: int) -> dict[str, float]:
+def _rival(rival: str, *, D: int, H: int, L: int, itemsize: int) -> dict[str, Any]:
     """Linear attention's operations a token, its state, and the lengths where it becomes less."""
     if rival == NOTHING:
-        return dict.fromkeys(("register", "state", "fewer", "lighter"), np.nan)
+        return dict.fromkeys(("register", "state", "fewer", "lighter"))
     C = get_feature_map("taylor").width(D) if rival == TAYLOR else D
     crossings = crossing_lengths(D=D, C=C, cache_itemsize=itemsize)
     return {
