@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from course import plots
+from course.cost import Machine
 from course.plots import Picture
 
 X = np.arange(1, 9)
@@ -51,6 +52,15 @@ def make_all() -> dict[str, Picture]:
             xlabel="perplexity",
             finding="f",
         ),
+        "roofline": plots.roofline(
+            [Machine("slow", 1e13, 1e11), Machine("fast", 1e14, 1e12)],
+            {"a": 1.0, "b": 1_000.0},
+            finding="f",
+        ),
+        "traffic": plots.traffic(
+            {"naive": {"q": 1, "scores": -32}, "tiled": {"q, k, v": 20, "o": -0.5}}, finding="f"
+        ),
+        "tiles": plots.tiles(np.tri(10, 14, 4), 4, program=1, finding="f"),
         "panels": plots.panels(
             {"loss": {"a": (X, X), "a, worse": (X, 2 * X)}, "spread": {"b": (X, 50.0**X)}},
             xlabel="step",
@@ -218,6 +228,40 @@ def test_curves_draw_every_line_and_the_floor(pictures) -> None:
     assert np.array_equal(b.get_ydata(), X**2)
     assert set(floor.get_ydata()) == {4.3}
     assert a.get_color() != b.get_color()
+
+
+def test_a_roof_is_what_its_machine_attains(pictures) -> None:
+    axes = pictures["roofline"].figure.axes[0]
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    assert [list(line.get_ydata()) for line in points] == [[0.1, 10.0], [1.0, 100.0]]
+    for line in axes.lines[0:4:2]:
+        assert max(line.get_ydata()) in (10.0, 100.0)
+
+
+def test_arrows_point_the_way_their_bytes_move(pictures) -> None:
+    left, right = pictures["traffic"].figure.axes
+    assert (
+        left.get_title("left") == "naive: 33 MiB" and right.get_title("left") == "tiled: 20.5 MiB"
+    )
+    ways = [np.sign(a.get_xy()[:, 0].mean() - 5) for a in left.patches[2:]]
+    assert len(ways) == 2 and ways[0] != ways[1]
+
+
+def test_tiles_are_coloured_by_what_the_mask_lets_through(pictures) -> None:
+    axes = pictures["tiles"].figure.axes[0]
+    squares = [p for p in axes.patches if p.get_width() == p.get_height() == 4]
+    assert len(squares) == 3 * 4
+    whole = [p for p in squares if p.get_facecolor()[:3] == to_rgb(plots.COLOURS[0])]
+    empty = [p for p in squares if p.get_facecolor()[:3] == to_rgb("white")]
+    mask = np.zeros((12, 16), dtype=bool)
+    mask[:10, :14] = np.tri(10, 14, 4)
+    blocks = mask.reshape(3, 4, 4, 4).swapaxes(1, 2)
+    # A tile is whole when all of its tokens that exist may look.
+    there = np.zeros((12, 16), dtype=bool)
+    there[:10, :14] = True
+    exist = there.reshape(3, 4, 4, 4).swapaxes(1, 2)
+    assert len(whole) == ((blocks | ~exist).all((2, 3))).sum() == 6
+    assert len(empty) == (~blocks.any((2, 3))).sum() == 3
 
 
 def test_panels_share_colours_and_one_legend(pictures) -> None:

@@ -215,7 +215,7 @@ def _run_kernel(function: Function, grid: tuple[int, ...], *arguments: Any) -> N
         raise Wrong("no Triton on this system: a kernel can be read here, but not run") from None
     if not triton.knobs.runtime.interpret:
         raise Wrong("needs the interpreter: restart the kernel and begin with the first cell")
-    kernel = function if hasattr(function, "fn") else triton.jit(function)
+    kernel: Any = function if hasattr(function, "fn") else triton.jit(function)
     try:
         kernel[grid](*arguments)
     except triton.runtime.errors.InterpreterError as error:
