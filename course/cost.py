@@ -285,18 +285,21 @@ def step_traffic(*, D: int, Dv: int, C: int | None = None, itemsize: int = 2) ->
     return 2 * 4 * C * (Dv + 1) + itemsize * (2 * D + 2 * Dv)
 
 
-def tile_cycles(n: int, *, depth: int = 64, per_cycle: int = 2_048, latency: float = 33.0) -> float:
-    """Clock cycles until an n×n tile of scores is there, if the tensor cores have nothing else.
+def tile_cycles(
+    rows: int, columns: int, depth: int, *, per_cycle: int = 2_048, latency: float = 33.0
+) -> float:
+    """Clock cycles until a product of tiles is there, if its tensor cores have nothing else to do.
 
-    The product goes in ``depth / 16`` steps, of which each needs the sum of the one before. A step
-    takes the ``latency`` of one 16×8×16 instruction or, if that is longer, the time to do all its
-    multiplications at ``per_cycle`` a multiprocessor (A100 1,024, H100 2,048). So the price is
-    flat up to n = √(latency · per_cycle / 16), then it grows with n². A model, not a measurement;
-    latency as measured by Sun et al., "Dissecting Tensor Cores via Microbenchmarks" (2022).
+    ``[rows, depth]`` times ``[depth, columns]`` goes in ``depth / 16`` steps, of which each needs
+    the sum of the one before. A step takes the ``latency`` of one 16×8×16 instruction or, if that
+    is longer, the time to do all its multiplications at ``per_cycle`` a multiprocessor (A100
+    1,024, H100 2,048). So n×n tiles cost the same up to n = √(latency · per_cycle / 16), then the
+    price grows with n². A model, not a measurement; latency as measured by Sun et al.,
+    "Dissecting Tensor Cores via Microbenchmarks" (2022).
     """
-    _positive_sizes(n=n, depth=depth, per_cycle=per_cycle)
-    steps, rows, columns = -(-depth // 16), -(-n // 16), -(-n // 8)
-    return steps * max(latency, rows * columns * 16 * 8 * 16 / per_cycle)
+    _positive_sizes(rows=rows, columns=columns, depth=depth, per_cycle=per_cycle)
+    instructions = -(-rows // 16) * -(-columns // 8)
+    return -(-depth // 16) * max(latency, instructions * 16 * 8 * 16 / per_cycle)
 
 
 # --- the roofline --------------------------------------------------------------------------------

@@ -190,12 +190,11 @@ def test_a_step_moves_its_whole_state_twice() -> None:
 
 def test_a_small_tile_waits_and_a_large_one_works() -> None:
     # One 16×8×16 instruction is 2,048 multiplications, by hand; four steps for a depth of 64.
-    assert cost.tile_cycles(16, depth=64, per_cycle=2_048, latency=33) == 4 * 33
-    assert cost.tile_cycles(128, depth=64, per_cycle=2_048, latency=33) == 4 * 8 * 16
-    assert cost.tile_cycles(128, depth=64, per_cycle=1_024, latency=33) == 4 * 2 * 8 * 16
-    assert cost.tile_cycles(17, latency=0) == cost.tile_cycles(24, latency=0)
-    assert cost.tile_cycles(17, depth=17, latency=1) < cost.tile_cycles(17, depth=33, latency=1)
-    flat = [n for n in range(16, 512, 16) if cost.tile_cycles(n) == cost.tile_cycles(16)]
+    assert cost.tile_cycles(16, 16, 64, per_cycle=2_048, latency=33) == 4 * 33
+    assert cost.tile_cycles(128, 128, 64, per_cycle=2_048, latency=33) == 4 * 8 * 16
+    assert cost.tile_cycles(128, 128, 64, per_cycle=1_024, latency=33) == 4 * 2 * 8 * 16
+    assert cost.tile_cycles(17, 9, 17, latency=0) == cost.tile_cycles(32, 16, 32, latency=0) == 8
+    flat = [n for n in range(16, 512, 16) if cost.tile_cycles(n, n, 64) == 132]
     assert max(flat) == 64 <= (33 * 2_048 / 16) ** 0.5 < 80
 
 
@@ -356,7 +355,7 @@ def test_the_last_crossing_counts() -> None:
         (lambda: cost.chunk_flops(-1, C=4, Dv=4), "T: expected"),
         (lambda: cost.chunk_traffic(4, D=0, Dv=4), "D: expected"),
         (lambda: cost.step_traffic(D=4, Dv=0), "Dv: expected"),
-        (lambda: cost.tile_cycles(0), "n: expected"),
+        (lambda: cost.tile_cycles(0, 4, 4), "rows: expected"),
         (lambda: cost.crossing_lengths(D=0), "D: expected"),
         (lambda: cost.crossing_lengths(D=4, C=0), "C: expected"),
         (lambda: cost.crossing_lengths(D=4, cache_itemsize=0), "cache_itemsize: expected"),
