@@ -881,3 +881,93 @@ def tiles(
             "whole, computed and partly hidden, or skipped."
         )
     return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def clouds(
+    groups: Mapping[str, tuple[object, object]],
+    law: tuple[str, object, object],
+    *,
+    xlabel: str,
+    ylabel: str,
+    finding: str,
+    alt: str | None = None,
+    size: tuple[float, float] = (9.2, 3.0),
+) -> Picture:
+    """Clouds of points side by side, title → (x, y), each with the same law (label, x, y).
+
+    The vertical axis is shared and logarithmic; points that are not positive are left out.
+    """
+    figure = new_figure(*size)
+    grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, (title, (x, y)) in zip(grid, groups.items(), strict=True):
+        x, y = _x(x), _x(y)
+        axes.plot(x[y > 0], y[y > 0], ".", color=COLOURS[0], alpha=0.35, markersize=3, zorder=2)
+        axes.plot(_x(law[1]), _x(law[2]), color=COLOURS[1], linewidth=1.8, label=law[0], zorder=3)
+        axes.set(yscale="log", xlabel=xlabel, title=title)
+        axes.grid(True)
+    grid[0].set(ylabel=ylabel)
+    grid[0].legend(loc="upper left")
+    if alt is None:
+        alt = f"{ylabel} against {xlabel}, a cloud each for {', '.join(groups)}, with {law[0]}."
+    return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def ratios(
+    x: object,
+    series: Mapping[str, object],
+    crossings: Mapping[str, float],
+    *,
+    xlabel: str,
+    ylabel: str,
+    finding: str,
+    alt: str | None = None,
+    ticks: Sequence[float] | None = None,
+    size: tuple[float, float] = (6.8, 4.0),
+) -> Picture:
+    """Measured ratios over ``x``: label → [points, repeats], drawn as mean, lowest and highest.
+
+    A line at 1 says where both sides are equal, and a mark on it where each label's ``crossings``
+    lies, with its number: that number differs from machine to machine, so it stands in the picture
+    and its alt text, not in the finding.
+    """
+    figure = new_figure(*size)
+    axes = figure.subplots()
+    colours = _colours(list(series))
+    axes.axhline(1, color=INK, linewidth=1)
+    for place, (label, values) in enumerate(series.items()):
+        array = as_array(label, values, ndim=2)
+        mean = array.mean(1)
+        errors = np.stack([mean - array.min(1), array.max(1) - mean])
+        axes.errorbar(
+            _x(x),
+            mean,
+            yerr=errors,
+            fmt=MARKERS[place] + "-",
+            color=colours[label],
+            linewidth=1.4,
+            capsize=3,
+            label=label,
+        )
+    said = []
+    for place, (label, at) in enumerate(crossings.items()):
+        words = f"{at:,.0f}" if np.isfinite(at) else "nowhere here"
+        said.append(f"{label} crosses 1 at {words}")
+        if np.isfinite(at):
+            axes.plot([at], [1], "X", color=colours[label], markeredgecolor=INK, markersize=10)
+            axes.annotate(
+                words,
+                (at, 1),
+                xytext=(0, 9 if place % 2 else -17),
+                textcoords="offset points",
+                ha="right" if place % 2 else "left",
+                color=colours[label],
+                fontweight="bold",
+            )
+    _finish(axes, [x], xlabel, ylabel, "", True, True, ticks)
+    if alt is None:
+        alt = (
+            f"{ylabel} against {xlabel}, mean and spread for {', '.join(series)}; {'; '.join(said)}"
+        )
+    return Picture(figure, alt=alt, finding=finding)

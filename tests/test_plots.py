@@ -61,6 +61,21 @@ def make_all() -> dict[str, Picture]:
             {"naive": {"q": 1, "scores": -32}, "tiled": {"q, k, v": 20, "o": -0.5}}, finding="f"
         ),
         "tiles": plots.tiles(np.tri(10, 14, 4), 4, program=1, finding="f"),
+        "clouds": plots.clouds(
+            {"a": (X - 4, 2.0 * X - 5), "b": (X, X)},
+            ("e^x", X, np.exp(X)),
+            xlabel="x",
+            ylabel="y",
+            finding="f",
+        ),
+        "ratios": plots.ratios(
+            X,
+            {"a": np.outer(X / 4, [0.5, 1, 1.5]), "b": np.outer(X / 99, [1, 1])},
+            {"a": 4.0, "b": np.inf},
+            xlabel="x",
+            ylabel="y",
+            finding="f",
+        ),
         "panels": plots.panels(
             {"loss": {"a": (X, X), "a, worse": (X, 2 * X)}, "spread": {"b": (X, 50.0**X)}},
             xlabel="step",
@@ -262,6 +277,27 @@ def test_tiles_are_coloured_by_what_the_mask_lets_through(pictures) -> None:
     exist = there.reshape(3, 4, 4, 4).swapaxes(1, 2)
     assert len(whole) == ((blocks | ~exist).all((2, 3))).sum() == 6
     assert len(empty) == (~blocks.any((2, 3))).sum() == 3
+
+
+def test_clouds_leave_out_what_a_logarithm_cannot_show(pictures) -> None:
+    a, b = pictures["clouds"].figure.axes
+    assert [len(axes.lines[0].get_ydata()) for axes in (a, b)] == [6, 8]
+    assert a.lines[0].get_ydata().min() == 1 and a.get_yscale() == "log"
+    for axes in (a, b):
+        assert np.array_equal(axes.lines[1].get_ydata(), np.exp(X))
+
+
+def test_ratios_have_their_spread_and_their_crossing_in_picture_and_alt_text(pictures) -> None:
+    picture = pictures["ratios"]
+    axes = picture.figure.axes[0]
+    mean = axes.containers[0].lines[0]
+    assert np.allclose(mean.get_ydata(), X / 4)
+    bars = axes.containers[0].lines[2][0].get_segments()
+    assert np.allclose([bar[:, 1] for bar in bars], np.outer(X / 4, [0.5, 1.5]))
+    (mark,) = [line for line in axes.lines if line.get_marker() == "X"]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (4.0, 1)
+    assert "a crosses 1 at 4; b crosses 1 at nowhere here" in picture.alt
+    assert picture.finding == "f"
 
 
 def test_panels_share_colours_and_one_legend(pictures) -> None:
