@@ -971,3 +971,31 @@ def ratios(
             f"{ylabel} against {xlabel}, mean and spread for {', '.join(series)}; {'; '.join(said)}"
         )
     return Picture(figure, alt=alt, finding=finding)
+
+
+@_styled
+def two_pasts(pasts: Mapping[str, tuple[object, object]], *, finding: str) -> Picture:
+    """Title → (values [T, Dv], state [C, Dv]): the values as strips, the states as numbers.
+
+    All values share one scale, all states another; both are centred on 0.
+    """
+    values = [as_array(title, one, ndim=2).T for title, (one, _) in pasts.items()]
+    states = [as_array(title, state, ndim=2) for title, (_, state) in pasts.items()]
+    figure = new_figure(9.2, 1.7 * len(pasts) + 0.3)
+    grid = figure.subplots(len(pasts), 2, width_ratios=[2.6, 1], squeeze=False)
+    for axes, title, strip, state in zip(grid, pasts, values, states, strict=True):
+        for one, matrix, everything in ((axes[0], strip, values), (axes[1], state, states)):
+            digits = None if matrix is strip else 1
+            image, _ = draw_matrix(one, matrix, signed=True, digits=digits)
+            image.set_norm(signed_norm(np.concatenate(everything)))
+            one.set_aspect("auto")
+            one.set(xticks=[], yticks=[])
+        axes[0].set_title(f"{title}: {strip.shape[1]} values")
+        axes[1].set_title("state S")
+        axes[0].set(xlabel="token", ylabel="coordinate")
+        axes[1].set(xlabel="coordinate", ylabel="feature")
+    alt = (
+        f"For each of {', '.join(pasts)}: a coloured strip of the values over the tokens, and the "
+        "state they leave as a table of numbers."
+    )
+    return Picture(figure, alt=alt, finding=finding)
