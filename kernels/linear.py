@@ -459,39 +459,41 @@ def _input_gradients(
     over = _inverse(den_all, n, t, T, NORMALIZE)
     if i < blocks_c:
         c = i * BC + tl.arange(0, BC)
+        width = (c < C)[None, :]
         dA = tl.zeros([BT, BT], tl.float32)
         dQ = tl.zeros([BT, BC], tl.float32)
-        dK = tl.zeros([BT, BC], tl.float32)
         delta = tl.zeros([BT], tl.float32)
         for d_0 in range(0, Dv, BV):
             d = (d_0 + tl.arange(0, BV)).to(tl.int64)
-            dO = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv)
+            dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
             if NORMALIZE:
-                delta -= tl.sum(dO * _tile(out, stride_ot, stride_od, t, d, here, Dv), 1)
-            dN = dO * over[:, None]
+                delta -= tl.sum(dN * _tile(out, stride_ot, stride_od, t, d, here, Dv), 1)
             S = _tile(S_all, Dv, 1, c, d, c < C, Dv)
             dQ = tl.dot(dN, tl.trans(S), dQ, input_precision=DOT)
-            V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
             if CAUSAL:
+                V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
                 dA = tl.dot(dN, tl.trans(V), dA, input_precision=DOT)
-            dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
-            dK = tl.dot(V, tl.trans(dS), dK, input_precision=DOT)
-        delta *= over
-        dK += tl.load(dz_all + c, c < C, 0.0)[None, :]
         if NORMALIZE:
             dQ += delta[:, None] * tl.load(z_all + c, c < C, 0.0)[None, :]
-        Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
         K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
         if CAUSAL:
             dA = tl.where(past, dA + delta[:, None], 0.0)
             dQ = tl.dot(dA, K, dQ, input_precision=DOT)
-            dK = tl.dot(tl.trans(dA), Q, dK, input_precision=DOT)
+        Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
         dQ = feature_gradient(Q, dQ, MAP) * root
-        dK = tl.where(seen[:, None], feature_gradient(K, dK, MAP) * root, 0.0)
-        width = (c < C)[None, :]
         tl.store(dq + (n * T + t)[:, None] * C + c[None, :], dQ, here[:, None] & width)
-        there = (t < S_len)[:, None]
-        tl.store(dk + (n * S_len + t)[:, None] * C + c[None, :], dK, there & width)
+
+        dK = tl.zeros([BT, BC], tl.float32) + tl.load(dz_all + c, c < C, 0.0)[None, :]
+        for d_0 in range(0, Dv, BV):
+            d = (d_0 + tl.arange(0, BV)).to(tl.int64)
+            V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
+            dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
+            dK = tl.dot(V, tl.trans(dS), dK, input_precision=DOT)
+        if CAUSAL:
+            dK = tl.dot(tl.trans(dA), Q, dK, input_precision=DOT)
+        dK = tl.where(seen[:, None], feature_gradient(K, dK, MAP) * root, 0.0)
+        there = (t < S_len)[:, None] & width
+        tl.store(dk + (n * S_len + t)[:, None] * C + c[None, :], dK, there)
     else:
         d = (i - blocks_c) * BV + tl.arange(0, BV)
         A = tl.zeros([BT, BT], tl.float32)
@@ -525,14 +527,19 @@ class Options(NamedTuple):
     root: float
 
 
-def sizes(C: int, Dv: int) -> dict[str, int]:
-    """Tokens, features and columns of a tile: at most 64 of each, so that wider heads are split.
+def sizes(dtype: torch.dtype, C: int, Dv: int, *, most: int = 64) -> dict[str, int]:
+    """Tokens, features and columns of a tile: wider heads are split into blocks of ``most``.
 
-    All tiles are float32, whatever the inputs are. One of 64×64 takes 16 KiB.
+    All tiles are float32 in registers, whatever the inputs are. The three products of
+    ``tf32x3`` hold every operand three times, so float32 inputs get tiles of half the side.
     """
-    return {"BT": 64, "BC": min(64, runtime.block(C)), "BV": min(64, runtime.block(Dv))}
+    side = 32 if dtype == torch.float32 else 64
+    most = min(side, most)
+    return {"BT": side, "BC": min(most, runtime.block(C)), "BV": min(most, runtime.block(Dv))}
 
 
+#: ``_input_gradients`` has two accumulators and four operands at once: smaller blocks for it.
+GRADIENT_BLOCK = 32
 LAUNCH = {"num_warps": 8, "num_stages": 1}
 
 
@@ -541,14 +548,15 @@ def precision(dtype: torch.dtype) -> str:
     return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
 
 
-def _fixed(q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
+def _fixed(q: Tensor, v: Tensor, options: Options, most: int = 64) -> dict[str, Any]:
+    """What the kernels are compiled for, apart from what may be left out."""
     C, Dv = q.shape[-1], v.shape[-1]
     return {
         "C": C,
         "Dv": Dv,
         "MAP": options.feature_map,
         "DOT": precision(q.dtype),
-        **sizes(C, Dv),
+        **sizes(q.dtype, C, Dv, most=most),
         **LAUNCH,
     }
 
@@ -636,7 +644,14 @@ class _LinearAttention(torch.autograd.Function):
         Dv = v.shape[-1]
         past = None if S_0 is None else (S_0, z_0, t_0)
         each, last = launch_states(
-            q, k, v, mask, past, options, each=options.causal, end=return_state or not options.causal
+            q,
+            k,
+            v,
+            mask,
+            past,
+            options,
+            each=options.causal,
+            end=return_state or not options.causal,
         )
         states = each if options.causal else last[:2]
         out = runtime.empty((B, H, T, Dv), like=q)
@@ -694,7 +709,7 @@ class _LinearAttention(torch.autograd.Function):
         if past is not None:
             dS_0 = runtime.empty(S_0.shape, like=S_0)
             dz_0 = runtime.empty(z_0.shape, like=z_0)
-        common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize, **fixed}
+        common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize}
         runtime.launch(
             _state_gradients,
             (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
@@ -714,7 +729,9 @@ class _LinearAttention(torch.autograd.Function):
             HAS_dz=dz is not None,
             PAST=past is not None,
             **common,
+            **fixed,
         )
+        fixed = _fixed(q, v, options, GRADIENT_BLOCK)
         dq = runtime.empty(q.shape, like=q)
         dk = runtime.empty(k.shape, like=k)
         dv = runtime.empty(v.shape, like=v)
@@ -737,6 +754,7 @@ class _LinearAttention(torch.autograd.Function):
             options.root,
             MASKED=mask is not None,
             **common,
+            **fixed,
         )
         return dq, dk, dv, dS_0, dz_0, None, None, None, None
 
@@ -787,7 +805,7 @@ def cases(dtype: str, width: int) -> list[Case]:
     torch_dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
     B, H, T = 2, 4, 1024
     x = torch.empty(B, H, T, width, dtype=torch_dtype, device="meta")
-    fixed = _fixed(x, x, Options("elu", True, True, 1.0))
+    options = Options("elu", True, True, 1.0)
     flags = {
         name: True
         for name in ("MASKED", "PAST", "EACH", "END", "CAUSAL", "NORMALIZE", "HAS_dS", "HAS_dz")
@@ -804,8 +822,10 @@ def cases(dtype: str, width: int) -> list[Case]:
                 values[f"stride_{letter}{axis}"] = stride
     found = []
     for kernel in (_states, _outputs, _state_gradients, _input_gradients):
+        most = GRADIENT_BLOCK if kernel is _input_gradients else 64
+        every = flags | _fixed(x, x, options, most)
         names = list(inspect.signature(kernel.fn).parameters)
-        constexprs = {name: (flags | fixed)[name] for name in names if name in flags | fixed}
+        constexprs = {name: every[name] for name in names if name in every}
         signature = {
             name: _TYPES.get(name, "i32" if name.startswith("stride") else "*fp32").format(
                 dtype=dtype
