@@ -36,19 +36,19 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from course.kernels import runtime
+from course.kernels.aot import Case
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from course.kernels import runtime
-from course.kernels.aot import Case
 from course.linear import LinearState
 
 MAPS = ("elu", "relu", "identity")
 
 
-# In Triton. A program finds its head n = b·H + h, and then works with tiles: Q [BT, BC] is BT tokens
-# of one chunk times BC features, V [BT, BV] the same tokens times BV columns of the values. Pointers
-# of q, k, v, out and of their gradients come with the strides of all four axes [B, H, T, D].
+# In Triton. A program finds its head n = b·H + h, and then works with tiles: Q [BT, BC] is BT
+# tokens of one chunk times BC features, V [BT, BV] the same tokens times BV columns of the values.
+# Tensors of the caller come with the strides of all their axes; what is allocated here lies dense.
 
 
 @triton.jit
@@ -158,7 +158,7 @@ def _states(
     BV: tl.constexpr,
     DOT: tl.constexpr,
 ):
-    """S and z before each chunk (``EACH``) and after the last (``END``): one block of S a program."""
+    """S and z before each chunk (``EACH``) and after all (``END``): one block of S a program."""
     n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     c = i_c * BC + tl.arange(0, BC)
@@ -175,7 +175,7 @@ def _states(
     k += b * stride_kb + h * stride_kh
     v += b * stride_vb + h * stride_vh
     G = tl.cdiv(S_len, BT)
-    for g in range(0, G):
+    for g in range(G):
         if EACH:
             slot = n * G + g
             tl.store(S_all + slot * C * Dv + place, S, block)
@@ -351,7 +351,7 @@ def _state_gradients(
     out += b * stride_ob + h * stride_oh
     d_out += b * stride_gb + h * stride_gh
     G = tl.cdiv(T, BT)
-    for back in range(0, G):
+    for back in range(G):
         g = G - 1 - back
         if CAUSAL:
             slot = n * G + g
@@ -364,15 +364,13 @@ def _state_gradients(
         over = _inverse(den_all, n, t, T, NORMALIZE)
         dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
         dS = tl.dot(tl.trans(Q), dN, dS, input_precision=DOT)
-        if NORMALIZE:
-            if i_v == 0:  # z has no columns: one program for all of them
-                delta = tl.zeros([BT], tl.float32)
-                for d_0 in range(0, Dv, BV):
-                    e = (d_0 + tl.arange(0, BV)).to(tl.int64)
-                    O = _tile(out, stride_ot, stride_od, t, e, here, Dv)
-                    dO = _tile(d_out, stride_gt, stride_gd, t, e, here, Dv)
-                    delta -= tl.sum(dO * O, 1)
-                dz += tl.sum(Q * (delta * over)[:, None], 0)
+        if NORMALIZE and i_v == 0:  # z has no columns: one program for all of them
+            delta = tl.zeros([BT], tl.float32)
+            for d_0 in range(0, Dv, BV):
+                d_here = (d_0 + tl.arange(0, BV)).to(tl.int64)
+                dN = _tile(d_out, stride_gt, stride_gd, t, d_here, here, Dv) * over[:, None]
+                delta -= tl.sum(dN * _tile(out, stride_ot, stride_od, t, d_here, here, Dv), 1)
+            dz += tl.sum(Q * delta[:, None], 0)
     if not CAUSAL:  # every query reads the same state
         tl.store(dS_all + n * C * Dv + place, dS, block)
         if i_v == 0:
@@ -640,7 +638,7 @@ class _LinearAttention(torch.autograd.Function):
         options: Options,
         return_state: bool,
     ) -> tuple[Tensor | None, ...]:
-        B, H, T, C = q.shape
+        B, H, T, _ = q.shape
         Dv = v.shape[-1]
         past = None if S_0 is None else (S_0, z_0, t_0)
         each, last = launch_states(
