@@ -5,7 +5,7 @@
 A key of 16 numbers has C = 153 features, so they never touch main memory. A program holds X, a tile
 of B tokens times D ≤ 16 numbers, and makes the features in blocks of 16 columns:
 
-    block i < D:  x_i · x_j for j ≥ i, the diagonal times √½        block D:  x_j        block D+1:  1
+    block i < D:  x_i·x_j for j ≥ i, the diagonal times √½      block D:  x_j      block D+1:  1
 
 one column times the whole tile, which needs no gather. Which row of the packed state a feature
 belongs to is arithmetic (``_state_row``), in the order of ``course.feature_maps``.
@@ -33,17 +33,18 @@ Source of the map: Arora et al. 2024 (arXiv:2402.18668), section 4.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from course.kernels import runtime
+from course.kernels.aot import Case
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from course.kernels import runtime
-from course.kernels.aot import Case
 from course.linear import LinearState
 
 WIDEST = 16  # numbers of a key
@@ -54,7 +55,7 @@ _ROOT_HALF = tl.constexpr(math.sqrt(0.5))
 _ROOT_TWO = tl.constexpr(math.sqrt(2.0))
 
 
-# Tiles. Offsets have 64 bits: ``t`` and ``d`` are int64, and so is every stride times an index.
+# Parts of the kernels. Offsets have 64 bits: the indices of heads and tokens are int64 already.
 
 
 @triton.jit
@@ -65,71 +66,65 @@ def _split(program, middle, last):
 
 
 @triton.jit
-def _tile(x, stride_t, stride_d, t, d, seen, width):
+def _tile(x, stride_t, stride_d, t, d, width, seen):
     """Rows ``t`` and columns ``d`` of a matrix, zeros for all that is not there."""
-    inside = seen[:, None] & (d < width)[None, :]
-    return tl.load(x + t[:, None] * stride_t + d[None, :] * stride_d, mask=inside, other=0.0)
+    at = t[:, None] * stride_t + d.to(tl.int64)[None, :] * stride_d
+    return tl.load(x + at, mask=seen[:, None] & (d < width)[None, :], other=0.0)
 
 
 @triton.jit
-def _seen(mask, stride_ms, t, T, MASKED: tl.constexpr):
-    """Which of the tokens ``t`` are there and are not padding."""
+def _tokens(
+    x,
+    y,
+    den,
+    delta,
+    mask,
+    stride_xt,
+    stride_xd,
+    stride_yt,
+    stride_yd,
+    stride_ms,
+    t,
+    cols,
+    T,
+    Dv,
+    D: tl.constexpr,
+    QUERY: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """(x, y, w) of the tokens ``t``, some columns of y: (k, v, 1), or (q, dout/den, δ) if QUERY."""
     seen = t < T
     if MASKED:
         seen = seen & (tl.load(mask + t * stride_ms, mask=seen, other=0) != 0)
-    return seen
+    raw = _tile(x, stride_xt, stride_xd, t, tl.arange(0, _BD), D, seen)
+    Y = _tile(y, stride_yt, stride_yd, t, cols, Dv, seen).to(tl.float32)
+    w = seen.to(tl.float32)
+    if QUERY:
+        if NORMALIZE:
+            Y = Y / tl.load(den + t, mask=seen, other=1.0)[:, None]
+            w = tl.load(delta + t, mask=seen, other=0.0)
+        else:
+            w = w * 0.0  # nothing was divided, so nothing flows into a denominator
+    return raw, Y, w
 
 
 @triton.jit
-def _y(y, stride_t, stride_d, den, t, d, seen, Dv, QUERY: tl.constexpr, NORMALIZE: tl.constexpr):
-    """V of keys; dN = dout/den of queries."""
-    Y = _tile(y, stride_t, stride_d, t, d, seen, Dv).to(tl.float32)
-    if QUERY and NORMALIZE:
-        Y = Y / tl.load(den + t, mask=seen, other=1.0)[:, None]
-    return Y
+def _features(X, i, D: tl.constexpr):
+    """Block ``i`` of φ(X), packed: a column times the whole tile."""
+    d = tl.arange(0, _BD)
+    x_i = tl.sum(tl.where((d == i)[None, :], X, 0.0), axis=1)
+    pairs = tl.where(d > i, 1.0, tl.where(d == i, _ROOT_HALF, 0.0))[None, :] * X * x_i[:, None]
+    constant = tl.where(d == 0, 1.0, 0.0)[None, :]
+    return tl.where(i < D, pairs, tl.where(i == D, X, constant))
 
 
 @triton.jit
-def _w(delta, t, seen, QUERY: tl.constexpr, NORMALIZE: tl.constexpr):
-    """1 of keys; δ of queries, which is 0 where nothing was divided."""
-    if QUERY and NORMALIZE:
-        return tl.load(delta + t, mask=seen, other=0.0)
-    else:
-        return tl.where(seen, 0.0 if QUERY else 1.0, 0.0)
-
-
-# Features of a tile, and where the state keeps them
-
-
-@triton.jit
-def _factor(X, i, d, D: tl.constexpr):
-    """x_i of each row of X, or 1 for the blocks that are no products of two."""
-    return tl.where(i < D, tl.sum(tl.where((d == i)[None, :], X, 0.0), axis=1), 1.0)
-
-
-@triton.jit
-def _features(X, i, d, D: tl.constexpr):
-    """Block ``i`` of φ(X), packed."""
-    weight = tl.where((i >= D) | (d > i), 1.0, tl.where(d == i, _ROOT_HALF, 0.0))
-    right = tl.where(i > D, tl.where(d == 0, 1.0, 0.0)[None, :], X)
-    return _factor(X, i, d, D)[:, None] * right * weight[None, :]
-
-
-@triton.jit
-def _in_block(i, d, D: tl.constexpr):
-    """Which of its 16 columns block ``i`` of the packed features has."""
-    return ((d < D) & ((i == D) | (d >= i))) | ((i > D) & (d == 0))
-
-
-@triton.jit
-def _state_row(i, d, D: tl.constexpr):
-    """The row of the packed state for column ``d`` of block ``i``; pairs in either order."""
+def _rows(i, d, D: tl.constexpr):
+    """Where the packed state keeps block ``i``, whose column ``d`` is x_i·x_d, x_d or 1."""
     low, high = tl.minimum(i, d), tl.maximum(i, d)
     pair = 1 + D + low * D - low * (low - 1) // 2 + high - low
     return tl.where(i < D, pair, tl.where(i == D, 1 + d, 0)).to(tl.int64)
-
-
-# What a tile gets from the state and from its own chunk
 
 
 @triton.jit
@@ -163,35 +158,50 @@ def _read(
     QUERY: tl.constexpr,
     DOT: tl.constexpr,
 ):
-    """Σ φ(x)·φ(x') y' and Σ φ(x)·φ(x') w' over the state and the tokens ``low`` to ``high``.
+    """Σ φ(x)·φ(x′) y′ and Σ φ(x)·φ(x′) w′ over the state and over the tokens ``low`` to ``high``.
 
-    ``raw`` is the tile of x before its scale; x', y', w' are the other side's, queries if QUERY.
+    ``raw`` is the tile of x before its scale. What has a dash is the other side: queries if QUERY.
     """
     d = tl.arange(0, _BD)
     X = raw.to(tl.float32) * root
     num = tl.zeros([BT, BV], tl.float32)
     total = tl.zeros([BT], tl.float32)
-    for i in range(0, D + 2):
-        row, here = _state_row(i, d, D), _in_block(i, d, D)
-        F = _features(X, i, d, D)
-        S_i = tl.load(
-            S + row[:, None] * Dv + cols[None, :],
-            mask=here[:, None] & (cols < Dv)[None, :],
-            other=0.0,
-        )
+    for i in range(D + 2):
+        here = tl.where(i > D, d == 0, (d < D) & ((d >= i) | (i == D)))
+        row = _rows(i, d, D)
+        F = _features(X, i, D)
+        block = here[:, None] & (cols < Dv)[None, :]
+        S_i = tl.load(S + row[:, None] * Dv + cols[None, :], mask=block, other=0.0)
         num = tl.dot(F, S_i, num, input_precision=DOT)
         total += tl.sum(F * tl.load(z + row, mask=here, other=0.0)[None, :], axis=1)
     if CAUSAL:
         for start in range(low, high, BT):
             u = start + tl.arange(0, BT).to(tl.int64)
-            seen = _seen(mask, stride_ms, u, T, MASKED)
-            other = _tile(x, stride_xt, stride_xd, u, d, seen, D)
-            s = tl.dot(raw, tl.trans(other), input_precision=DOT) * (root * root)
+            raw_u, Y, w = _tokens(
+                x,
+                y,
+                den,
+                delta,
+                mask,
+                stride_xt,
+                stride_xd,
+                stride_yt,
+                stride_yd,
+                stride_ms,
+                u,
+                cols,
+                T,
+                Dv,
+                D,
+                QUERY,
+                NORMALIZE,
+                MASKED,
+            )
+            s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
             past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
             A = tl.where(past, 1.0 + s + 0.5 * s * s, 0.0)
-            Y = _y(y, stride_yt, stride_yd, den, u, cols, seen, Dv, QUERY, NORMALIZE)
             num = tl.dot(A, Y, num, input_precision=DOT)
-            total += tl.sum(A * _w(delta, u, seen, QUERY, NORMALIZE)[None, :], axis=1)
+            total += tl.sum(A * w[None, :], axis=1)
     return num, total
 
 
@@ -199,28 +209,26 @@ def _read(
 def _pull(
     x_own,
     y_own,
-    mask_own,
-    stride_xt_own,
-    stride_xd_own,
-    stride_yt_own,
-    stride_yd_own,
-    stride_ms_own,
-    T_own,
-    t,
-    low,
-    high,
-    S,
-    z,
     x,
     y,
     den,
     delta,
     mask,
+    stride_xt_own,
+    stride_xd_own,
+    stride_yt_own,
+    stride_yd_own,
     stride_xt,
     stride_xd,
     stride_yt,
     stride_yd,
     stride_ms,
+    t,
+    low,
+    high,
+    S,
+    z,
+    T_own,
     T,
     Dv,
     root,
@@ -229,52 +237,78 @@ def _pull(
     BV: tl.constexpr,
     CAUSAL: tl.constexpr,
     NORMALIZE: tl.constexpr,
-    MASKED_OWN: tl.constexpr,
     MASKED: tl.constexpr,
     QUERY: tl.constexpr,
     DOT: tl.constexpr,
 ):
-    """The gradient of a tile of x: what pulls at its features, through their products.
+    """The gradient of Σ φ(x)·φ(x′) (y·y′ + w·w′) at a tile of x, over the same as in ``_read``.
 
-    The own side has queries exactly if the other has keys (QUERY is about the other).
+    Exactly one of the two sides has queries: the other one if QUERY.
     """
     d = tl.arange(0, _BD)
-    seen_own = _seen(mask_own, stride_ms_own, t, T_own, MASKED_OWN)
-    raw = _tile(x_own, stride_xt_own, stride_xd_own, t, d, seen_own, D)
-    X = raw.to(tl.float32) * root
     dX = tl.zeros([BT, _BD], tl.float32)
     for first in range(0, Dv, BV):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
-        Y = _y(
-            y_own, stride_yt_own, stride_yd_own, den, t, cols, seen_own, Dv, not QUERY, NORMALIZE
+        raw, Y, w = _tokens(
+            x_own,
+            y_own,
+            den,
+            delta,
+            mask,
+            stride_xt_own,
+            stride_xd_own,
+            stride_yt_own,
+            stride_yd_own,
+            stride_ms,
+            t,
+            cols,
+            T_own,
+            Dv,
+            D,
+            not QUERY,
+            NORMALIZE,
+            MASKED and QUERY,
         )
-        # w stands beside y like one more column of it: it takes part once.
-        w = tl.where(first == 0, _w(delta, t, seen_own, not QUERY, NORMALIZE), 0.0)
-        for i in range(0, D + 1):
-            # ∂(½ Σ x_i x_j S_ij) = Σ_i x_i S_ij for the full symmetric S, twice half of it packed.
-            row, here = _state_row(i, d, D), d < D
-            full = tl.where((i < D) & (d == i), _ROOT_TWO, 1.0)
-            S_i = tl.load(
-                S + row[:, None] * Dv + cols[None, :],
-                mask=here[:, None] & (cols < Dv)[None, :],
-                other=0.0,
-            )
-            z_i = tl.load(z + row, mask=here, other=0.0)
+        X = raw.to(tl.float32) * root
+        w = tl.where(first == 0, w, 0.0)  # like one more column of y: it takes part once
+        for i in range(D + 1):
+            # ∂(½ Σ x_i x_j S_ij) = Σ_i x_i S_ij with all of S, of which half is packed.
+            row = _rows(i, d, D)
+            block = (d < D)[:, None] & (cols < Dv)[None, :]
+            S_i = tl.load(S + row[:, None] * Dv + cols[None, :], mask=block, other=0.0)
+            z_i = tl.load(z + row, mask=d < D, other=0.0)
             dF = tl.dot(Y, tl.trans(S_i), input_precision=DOT) + w[:, None] * z_i[None, :]
-            dX += _factor(X, i, d, D)[:, None] * dF * full[None, :]
+            x_i = tl.sum(tl.where((d == i)[None, :], X, 0.0), axis=1)
+            twice = tl.where(d == i, _ROOT_TWO, 1.0)[None, :]
+            dX += tl.where(i < D, x_i[:, None] * twice * dF, dF)
         if CAUSAL:
             for start in range(low, high, BT):
                 u = start + tl.arange(0, BT).to(tl.int64)
-                seen = _seen(mask, stride_ms, u, T, MASKED)
-                other = _tile(x, stride_xt, stride_xd, u, d, seen, D)
-                s = tl.dot(raw, tl.trans(other), input_precision=DOT) * (root * root)
-                Y_other = _y(y, stride_yt, stride_yd, den, u, cols, seen, Dv, QUERY, NORMALIZE)
-                w_other = _w(delta, u, seen, QUERY, NORMALIZE)
-                dA = tl.dot(Y, tl.trans(Y_other), input_precision=DOT)
-                dA += w[:, None] * w_other[None, :]
+                raw_u, Y_u, w_u = _tokens(
+                    x,
+                    y,
+                    den,
+                    delta,
+                    mask,
+                    stride_xt,
+                    stride_xd,
+                    stride_yt,
+                    stride_yd,
+                    stride_ms,
+                    u,
+                    cols,
+                    T,
+                    Dv,
+                    D,
+                    QUERY,
+                    NORMALIZE,
+                    MASKED and not QUERY,
+                )
+                s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
+                dA = tl.dot(Y, tl.trans(Y_u), input_precision=DOT) + w[:, None] * w_u[None, :]
                 past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
                 ds = tl.where(past, dA * (1.0 + s), 0.0)
-                dX = tl.dot(ds, other.to(tl.float32) * root, dX, input_precision=DOT)
+                dX = tl.dot(ds, raw_u.to(tl.float32) * root, dX, input_precision=DOT)
     return dX * root
 
 
@@ -339,7 +373,8 @@ def _sums(
     mask += b * stride_mb
     d = tl.arange(0, _BD)
     cols = i_v * BV + tl.arange(0, BV)
-    row, here = _state_row(i, d, D), _in_block(i, d, D)
+    here = tl.where(i > D, d == 0, (d < D) & ((d >= i) | (i == D)))
+    row = _rows(i, d, D)
     block = here[:, None] & (cols < Dv)[None, :]
     place = row[:, None] * Dv + cols[None, :]
     C = 1 + D + D * (D + 1) // 2
@@ -347,12 +382,12 @@ def _sums(
     S = tl.zeros([_BD, BV], tl.float32)
     z = tl.zeros([_BD], tl.float32)
     if PAST:
-        S_0 += b * stride_Sb + h * stride_Sh
-        z_0 += b * stride_zb + h * stride_zh
-        S += tl.load(S_0 + row[:, None] * stride_Sc + cols[None, :] * stride_Sd, block, 0.0)
-        z += tl.load(z_0 + row * stride_zc, mask=here, other=0.0)
+        S_0 += b * stride_Sb + h * stride_Sh + row[:, None] * stride_Sc + cols[None, :] * stride_Sd
+        z_0 += b * stride_zb + h * stride_zh + row * stride_zc
+        S += tl.load(S_0, mask=block, other=0.0)
+        z += tl.load(z_0, mask=here, other=0.0)
     chunks = tl.cdiv(T, chunk)
-    for step in range(0, chunks):
+    for step in range(chunks):
         g = chunks - 1 - step if QUERY else step
         if EACH:
             slot = (n * chunks + g) * C
@@ -360,13 +395,29 @@ def _sums(
             if i_v == 0:
                 tl.store(z_all + slot + row, z, mask=here)
         for start in range(g * chunk, tl.minimum(T, (g + 1) * chunk), BT):
-            t = start + tl.arange(0, BT).to(tl.int64)
-            seen = _seen(mask, stride_ms, t, T, MASKED)
-            X = _tile(x, stride_xt, stride_xd, t, d, seen, D).to(tl.float32) * root
-            Y = _y(y, stride_yt, stride_yd, den, t, cols, seen, Dv, QUERY, NORMALIZE)
-            F = _features(X, i, d, D)
+            raw, Y, w = _tokens(
+                x,
+                y,
+                den,
+                delta,
+                mask,
+                stride_xt,
+                stride_xd,
+                stride_yt,
+                stride_yd,
+                stride_ms,
+                start + tl.arange(0, BT).to(tl.int64),
+                cols,
+                T,
+                Dv,
+                D,
+                QUERY,
+                NORMALIZE,
+                MASKED,
+            )
+            F = _features(raw.to(tl.float32) * root, i, D)
             S = tl.dot(tl.trans(F), Y, S, input_precision=DOT)
-            z += tl.sum(F * _w(delta, t, seen, QUERY, NORMALIZE)[:, None], axis=0)
+            z += tl.sum(F * w[:, None], axis=0)
     tl.store(S_end + n * C * Dv + place, S, mask=block)
     if i_v == 0:
         tl.store(z_end + n * C + row, z, mask=here)
@@ -421,9 +472,8 @@ def _outputs(
     t = first + tl.arange(0, BT)
     cols = i_v * BV + tl.arange(0, BV)
     there = t < T
-    raw = _tile(
-        q + b * stride_qb + h * stride_qh, stride_qt, stride_qd, t, tl.arange(0, _BD), there, D
-    )
+    q += b * stride_qb + h * stride_qh
+    raw = _tile(q, stride_qt, stride_qd, t, tl.arange(0, _BD), D, there)
     C = 1 + D + D * (D + 1) // 2
     g = first // chunk
     slot = (n * tl.cdiv(T, chunk) + g) * C
@@ -498,8 +548,8 @@ def _delta(
     total = tl.zeros([BT], tl.float32)
     for first in range(0, Dv, BV):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
-        o = _tile(out + b * stride_ob + h * stride_oh, stride_ot, stride_od, t, cols, there, Dv)
-        do = _tile(dout + b * stride_gb + h * stride_gh, stride_gt, stride_gd, t, cols, there, Dv)
+        o = _tile(out + b * stride_ob + h * stride_oh, stride_ot, stride_od, t, cols, Dv, there)
+        do = _tile(dout + b * stride_gb + h * stride_gh, stride_gt, stride_gd, t, cols, Dv, there)
         total -= tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
     place = n * T + t
     total = total / tl.load(den + place, mask=there, other=1.0)
@@ -571,33 +621,31 @@ def _gradients(
     slot = (n * tl.cdiv(longest, chunk) + g) * C
     begin, end = g * chunk, tl.minimum(longest, (g + 1) * chunk)
     t = first + tl.arange(0, BT)
-    d = tl.arange(0, _BD)
+    d = tl.arange(0, _BD).to(tl.int64)
     if part == 0:
         dX = _pull(
             q,
             dout,
+            k,
+            v,
+            den,
+            delta,
             mask,
             stride_qt,
             stride_qd,
             stride_gt,
             stride_gd,
+            stride_kt,
+            stride_kd,
+            stride_vt,
+            stride_vd,
             stride_ms,
-            T,
             t,
             begin,
             first + BT,
             S + slot * Dv,
             z + slot,
-            k,
-            v,
-            den,
-            delta,
-            mask,
-            stride_kt,
-            stride_kd,
-            stride_vt,
-            stride_vd,
-            stride_ms,
+            T,
             S_len,
             Dv,
             root,
@@ -606,42 +654,36 @@ def _gradients(
             BV,
             CAUSAL,
             NORMALIZE,
-            False,
             MASKED,
             False,
             DOT,
         )
-        tl.store(
-            dq + (n * T + t)[:, None] * D + d[None, :],
-            dX.to(dq.dtype.element_ty),
-            mask=(t < T)[:, None] & (d < D)[None, :],
-        )
+        at_q = dq + (n * T + t)[:, None] * D + d[None, :]
+        tl.store(at_q, dX.to(dq.dtype.element_ty), mask=(t < T)[:, None] & (d < D)[None, :])
     elif part == 1:
         dX = _pull(
             k,
             v,
-            mask,
-            stride_kt,
-            stride_kd,
-            stride_vt,
-            stride_vd,
-            stride_ms,
-            S_len,
-            t,
-            first,
-            end,
-            dS + slot * Dv,
-            dz + slot,
             q,
             dout,
             den,
             delta,
             mask,
+            stride_kt,
+            stride_kd,
+            stride_vt,
+            stride_vd,
             stride_qt,
             stride_qd,
             stride_gt,
             stride_gd,
             stride_ms,
+            t,
+            first,
+            end,
+            dS + slot * Dv,
+            dz + slot,
+            S_len,
             T,
             Dv,
             root,
@@ -651,19 +693,33 @@ def _gradients(
             CAUSAL,
             NORMALIZE,
             MASKED,
-            False,
             True,
             DOT,
         )
-        tl.store(
-            dk + (n * S_len + t)[:, None] * D + d[None, :],
-            dX.to(dk.dtype.element_ty),
-            mask=(t < S_len)[:, None] & (d < D)[None, :],
-        )
+        at_k = dk + (n * S_len + t)[:, None] * D + d[None, :]
+        tl.store(at_k, dX.to(dk.dtype.element_ty), mask=(t < S_len)[:, None] & (d < D)[None, :])
     else:
         cols = (part - 2) * BV + tl.arange(0, BV)
-        seen = _seen(mask, stride_ms, t, S_len, MASKED)
-        raw = _tile(k, stride_kt, stride_kd, t, d, seen, D)
+        raw, _, real = _tokens(
+            k,
+            v,
+            den,
+            delta,
+            mask,
+            stride_kt,
+            stride_kd,
+            stride_vt,
+            stride_vd,
+            stride_ms,
+            t,
+            cols,
+            S_len,
+            Dv,
+            D,
+            False,
+            NORMALIZE,
+            MASKED,
+        )
         dV, _ = _read(
             raw,
             t,
@@ -695,12 +751,10 @@ def _gradients(
             DOT,
         )
         # The constant feature of padding is 1 and would pull at its value.
-        dV = tl.where(seen[:, None], dV, 0.0)
-        tl.store(
-            dv + (n * S_len + t)[:, None] * Dv + cols[None, :],
-            dV.to(dv.dtype.element_ty),
-            mask=(t < S_len)[:, None] & (cols < Dv)[None, :],
-        )
+        dV = tl.where(real[:, None] > 0, dV, 0.0)
+        at_v = dv + (n * S_len + t)[:, None] * Dv + cols[None, :]
+        inside = (t < S_len)[:, None] & (cols < Dv)[None, :]
+        tl.store(at_v, dV.to(dv.dtype.element_ty), mask=inside)
 
 
 # Launching. Block sizes follow from dtype and width alone, so that what is compiled ahead of time
@@ -715,9 +769,13 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(dtype: torch.dtype, Dv: int) -> _Blocks:
-    """Tiles of 64 tokens, and at most 64 value columns: S, A and what they meet in 48 KiB."""
-    BV = min(64, runtime.block(Dv))
-    return _Blocks(64, BV, 4, 1 if dtype == torch.float32 else 2)
+    """Tiles of 64 tokens and 32 value columns, half of each in float32.
+
+    Found by compiling: what limits these kernels is not shared memory but registers, of which
+    float32 products cost the most; one step larger, and the backward kernel spills.
+    """
+    BT, BV = (32, 16) if dtype == torch.float32 else (64, 32)
+    return _Blocks(BT, min(BV, runtime.block(Dv)), num_warps=4, num_stages=1)
 
 
 def _precision(dtype: torch.dtype) -> str:
@@ -988,3 +1046,63 @@ def linear_attention(
     if initial_state is None:
         return out, LinearState(S, z, torch.zeros(B, dtype=torch.int64, device=k.device) + seen)
     return out, LinearState(S, z, initial_state.t + seen)
+
+
+# What is compiled ahead of time
+
+_TYPES = {"x y q k v out dout dq dk dv": "*{}", "mask": "*u8", "root": "fp32"}
+_INTEGERS = ("H", "T", "S_len", "Dv", "chunk")
+
+
+def cases(dtype: str, width: int) -> list[Case]:
+    """Every kernel for ``dtype`` (``fp16``, ``bf16``, ``fp32``), keys of 16, values of ``width``.
+
+    Causal, normalised, masked, going on from a state: the largest programs there are.
+    """
+    of = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    blocks, H, T, C = _blocks(of, width), 4, 1024, _width(WIDEST)
+    types = {name: form.format(dtype) for names, form in _TYPES.items() for name in names.split()}
+    flags = {
+        "D": WIDEST,
+        "BT": blocks.BT,
+        "BV": blocks.BV,
+        "CAUSAL": True,
+        "NORMALIZE": True,
+        "PAST": True,
+        "EACH": True,
+        "DOT": _precision(of),
+    }
+    values = {"H": H, "T": T, "S_len": T, "Dv": width, "chunk": CHUNK}
+    for letter, axes, sizes in (
+        *((x, "bhtd", (H, T, WIDEST)) for x in "xqk"),
+        *((x, "bhtd", (H, T, width)) for x in "yvog"),
+        ("m", "bs", (T,)),
+        ("S", "bhcd", (H, C, width)),
+        ("z", "bhc", (H, C)),
+    ):
+        for i, axis in enumerate(axes):
+            values[f"stride_{letter}{axis}"] = math.prod(sizes[i:])
+
+    def case(name: str, kernel: Any, **more: bool) -> Case:
+        names = list(inspect.signature(kernel.fn).parameters)
+        constexprs = {x: value for x, value in (flags | more).items() if x in names}
+        plain = {x: "i32" for x in names if x in _INTEGERS or x.startswith("stride")}
+        signature = {x: (types | plain).get(x, "*fp32") for x in names if x not in constexprs}
+        return Case(
+            f"taylor{name}",
+            kernel,
+            signature,
+            constexprs,
+            blocks.num_warps,
+            blocks.num_stages,
+            tensor_cores=kernel is not _delta,
+            values={x: values[x] for x in signature if x in values},
+        )
+
+    return [
+        case("_sums", _sums, QUERY=False, MASKED=True),
+        case("_outputs", _outputs, MASKED=True),
+        case("_delta", _delta),
+        case("_sums backwards", _sums, QUERY=True, MASKED=False),
+        case("_gradients", _gradients, MASKED=True),
+    ]
