@@ -3,16 +3,16 @@
     S_g = S before chunk g      A = tril(φ(Q) φ(K)ᵀ)      z_g = Σ of φ(k) before chunk g
     num = A V + φ(Q) S_g        den = A 1 + φ(Q) z_g      out = num / den
 
-``_states`` goes over the chunks in their order, adds φ(K)ᵀ V to a block of S that never leaves the
+``linear_states`` goes over the chunks in their order, adds φ(K)ᵀ V to a block of S that never leaves the
 registers, and writes down what S was before each chunk. Then every chunk has what it needs, and
-``_outputs`` does all of them at once. Backward, with dN = dout/den and δ = −Σ dN·out, the gradient
+``linear_outputs`` does all of them at once. Backward, with dN = dout/den and δ = −Σ dN·out, the gradient
 of den:
 
     dS_g = Σ of φ(Q)ᵀ dN after chunk g      dA = tril(dN Vᵀ + δ 1ᵀ)      dz_g = Σ of δ φ(q) after it
     dφ(Q) = dA φ(K) + dN S_gᵀ + δ z_gᵀ      dφ(K) = dAᵀ φ(Q) + V dS_gᵀ + 1 dz_gᵀ
     dV    = Aᵀ dN + φ(K) dS_g
 
-``_state_gradients`` is ``_states`` with time reversed, and ``_input_gradients`` does all chunks at
+``linear_state_gradients`` is ``linear_states`` with time reversed, and ``linear_input_gradients`` does all chunks at
 once. A later chunk's sum is never a total minus a prefix: that would cancel. Without ``causal``
 there is one state, of all keys, and no A.
 
@@ -112,52 +112,18 @@ def _inverse(den, n, t, T, NORMALIZE: tl.constexpr):
         return tl.where(t < T, 1.0, 0.0)
 
 
-@triton.jit
-def _states(
-    k,
-    v,
-    mask,
-    S_0,
-    z_0,
-    t_0,
-    S_all,
-    z_all,
-    S_end,
-    z_end,
-    t_end,
-    stride_kb,
-    stride_kh,
-    stride_kt,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vt,
-    stride_vd,
-    stride_mb,
-    stride_ms,
-    stride_Sb,
-    stride_Sh,
-    stride_Sc,
-    stride_Sd,
-    stride_zb,
-    stride_zh,
-    stride_zc,
-    stride_t0,
-    H,
-    S_len,
-    root,
-    C: tl.constexpr,
-    Dv: tl.constexpr,
-    MAP: tl.constexpr,
-    MASKED: tl.constexpr,
-    PAST: tl.constexpr,
-    EACH: tl.constexpr,
-    END: tl.constexpr,
-    BT: tl.constexpr,
-    BC: tl.constexpr,
-    BV: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["S_len"])
+def linear_states(
+    k, v, mask, S_0, z_0, t_0, S_all, z_all, S_end, z_end, t_end,
+    stride_kb, stride_kh, stride_kt, stride_kd,
+    stride_vb, stride_vh, stride_vt, stride_vd,
+    stride_mb, stride_ms, stride_Sb, stride_Sh, stride_Sc, stride_Sd,
+    stride_zb, stride_zh, stride_zc, stride_t0,
+    H, S_len, root,
+    C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
+    PAST: tl.constexpr, EACH: tl.constexpr, END: tl.constexpr,
+    BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """S and z before each chunk (``EACH``) and after all (``END``): one block of S a program."""
     n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
@@ -199,48 +165,18 @@ def _states(
                 tl.store(t_end + b, t)
 
 
-@triton.jit
-def _outputs(
-    q,
-    k,
-    v,
-    mask,
-    S_all,
-    z_all,
-    out,
-    den_all,
-    stride_qb,
-    stride_qh,
-    stride_qt,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kt,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vt,
-    stride_vd,
-    stride_mb,
-    stride_ms,
-    stride_ob,
-    stride_oh,
-    stride_ot,
-    stride_od,
-    H,
-    T,
-    root,
-    C: tl.constexpr,
-    Dv: tl.constexpr,
-    MAP: tl.constexpr,
-    MASKED: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    BT: tl.constexpr,
-    BC: tl.constexpr,
-    BV: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T"])
+def linear_outputs(
+    q, k, v, mask, S_all, z_all, out, den_all,
+    stride_qb, stride_qh, stride_qt, stride_qd,
+    stride_kb, stride_kh, stride_kt, stride_kd,
+    stride_vb, stride_vh, stride_vt, stride_vd,
+    stride_mb, stride_ms, stride_ob, stride_oh, stride_ot, stride_od,
+    H, T, root,
+    C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, NORMALIZE: tl.constexpr,
+    BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """One chunk of the output, and its denominators: one block of columns a program."""
     G = tl.cdiv(T, BT)
     n, g, i_v = _split(tl.program_id(0), G, tl.cdiv(Dv, BV))
@@ -286,53 +222,19 @@ def _outputs(
     tl.store(out + t[:, None] * stride_ot + d[None, :] * stride_od, num, inside)
 
 
-@triton.jit
-def _state_gradients(
-    q,
-    out,
-    d_out,
-    den_all,
-    dS_end,
-    dz_end,
-    dS_all,
-    dz_all,
-    dS_0,
-    dz_0,
-    stride_qb,
-    stride_qh,
-    stride_qt,
-    stride_qd,
-    stride_ob,
-    stride_oh,
-    stride_ot,
-    stride_od,
-    stride_gb,
-    stride_gh,
-    stride_gt,
-    stride_gd,
-    stride_Sb,
-    stride_Sh,
-    stride_Sc,
-    stride_Sd,
-    stride_zb,
-    stride_zh,
-    stride_zc,
-    H,
-    T,
-    root,
-    C: tl.constexpr,
-    Dv: tl.constexpr,
-    MAP: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    HAS_dS: tl.constexpr,
-    HAS_dz: tl.constexpr,
-    PAST: tl.constexpr,
-    BT: tl.constexpr,
-    BC: tl.constexpr,
-    BV: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T"])
+def linear_state_gradients(
+    q, out, d_out, den_all, dS_end, dz_end, dS_all, dz_all, dS_0, dz_0,
+    stride_qb, stride_qh, stride_qt, stride_qd,
+    stride_ob, stride_oh, stride_ot, stride_od,
+    stride_gb, stride_gh, stride_gt, stride_gd,
+    stride_Sb, stride_Sh, stride_Sc, stride_Sd,
+    stride_zb, stride_zh, stride_zc,
+    H, T, root,
+    C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, NORMALIZE: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_dS: tl.constexpr, HAS_dz: tl.constexpr, PAST: tl.constexpr,
+    BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """dS and dz after each chunk, from the last to the first: one block of dS a program."""
     n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
@@ -381,59 +283,19 @@ def _state_gradients(
             tl.store(dz_0 + n * C + c, dz, c < C)
 
 
-@triton.jit
-def _input_gradients(
-    q,
-    k,
-    v,
-    mask,
-    out,
-    d_out,
-    den_all,
-    S_all,
-    z_all,
-    dS_all,
-    dz_all,
-    dq,
-    dk,
-    dv,
-    stride_qb,
-    stride_qh,
-    stride_qt,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kt,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vt,
-    stride_vd,
-    stride_mb,
-    stride_ms,
-    stride_ob,
-    stride_oh,
-    stride_ot,
-    stride_od,
-    stride_gb,
-    stride_gh,
-    stride_gt,
-    stride_gd,
-    H,
-    T,
-    S_len,
-    root,
-    C: tl.constexpr,
-    Dv: tl.constexpr,
-    MAP: tl.constexpr,
-    MASKED: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    BT: tl.constexpr,
-    BC: tl.constexpr,
-    BV: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T", "S_len"])
+def linear_input_gradients(
+    q, k, v, mask, out, d_out, den_all, S_all, z_all, dS_all, dz_all, dq, dk, dv,
+    stride_qb, stride_qh, stride_qt, stride_qd,
+    stride_kb, stride_kh, stride_kt, stride_kd,
+    stride_vb, stride_vh, stride_vt, stride_vd,
+    stride_mb, stride_ms, stride_ob, stride_oh, stride_ot, stride_od,
+    stride_gb, stride_gh, stride_gt, stride_gd,
+    H, T, S_len, root,
+    C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr, NORMALIZE: tl.constexpr,
+    BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """One chunk of dq, dk and dv: a program makes a block of dq and dk, or a block of dv."""
     blocks_c = tl.cdiv(C, BC)
     G = tl.cdiv(tl.maximum(T, S_len), BT)
@@ -536,7 +398,7 @@ def sizes(dtype: torch.dtype, C: int, Dv: int, *, most: int = 64) -> dict[str, i
     return {"BT": side, "BC": min(most, runtime.block(C)), "BV": min(most, runtime.block(Dv))}
 
 
-#: ``_input_gradients`` has two accumulators and four operands at once: smaller blocks for it.
+#: ``linear_input_gradients`` has two accumulators and four operands at once: smaller blocks for it.
 GRADIENT_BLOCK = 32
 LAUNCH = {"num_warps": 8, "num_stages": 1}
 
@@ -598,7 +460,7 @@ def launch_states(
         )
     S_0, z_0, t_0 = past or (None, None, None)
     runtime.launch(
-        _states,
+        linear_states,
         (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
         *(k, v, _or(mask, q)),
         *(_or(x, q) for x in (S_0, z_0, t_0)),
@@ -656,7 +518,7 @@ class _LinearAttention(torch.autograd.Function):
         den = runtime.empty((B * H, T), like=q, dtype=torch.float32) if options.normalize else None
         fixed = _fixed(q, v, options)
         runtime.launch(
-            _outputs,
+            linear_outputs,
             (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
             *(q, k, v, _or(mask, q)),
             *states,
@@ -709,7 +571,7 @@ class _LinearAttention(torch.autograd.Function):
             dz_0 = runtime.empty(z_0.shape, like=z_0)
         common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize}
         runtime.launch(
-            _state_gradients,
+            linear_state_gradients,
             (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
             *(q, out, d_out),
             *(_or(x, q) for x in (den, dS, dz)),
@@ -735,7 +597,7 @@ class _LinearAttention(torch.autograd.Function):
         dv = runtime.empty(v.shape, like=v)
         blocks = triton.cdiv(C, fixed["BC"]) + triton.cdiv(Dv, fixed["BV"])
         runtime.launch(
-            _input_gradients,
+            linear_input_gradients,
             (N * triton.cdiv(max(T, S_len), fixed["BT"]) * blocks,),
             *(q, k, v, _or(mask, q), out, d_out, _or(den, q)),
             *states,
@@ -819,8 +681,8 @@ def cases(dtype: str, width: int) -> list[Case]:
             for axis, stride in zip(axes, strides, strict=True):
                 values[f"stride_{letter}{axis}"] = stride
     found = []
-    for kernel in (_states, _outputs, _state_gradients, _input_gradients):
-        most = GRADIENT_BLOCK if kernel is _input_gradients else 64
+    for kernel in (linear_states, linear_outputs, linear_state_gradients, linear_input_gradients):
+        most = GRADIENT_BLOCK if kernel is linear_input_gradients else 64
         every = flags | _fixed(x, x, options, most)
         names = list(inspect.signature(kernel.fn).parameters)
         constexprs = {name: every[name] for name in names if name in every}
@@ -833,7 +695,7 @@ def cases(dtype: str, width: int) -> list[Case]:
         }
         found.append(
             Case(
-                f"linear{kernel.__name__}",
+                kernel.__name__,
                 kernel,
                 signature,
                 constexprs,

@@ -53,45 +53,16 @@ def _features(X, stride_d, c, D: tl.constexpr, C: tl.constexpr, root, MAP: tl.co
 
 
 @triton.jit
-def _step(
-    q,
-    k,
-    v,
-    S_old,
-    z_old,
-    t_old,
-    S_new,
-    z_new,
-    t_new,
-    out,
-    stride_qb,
-    stride_qh,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vd,
-    stride_Sb,
-    stride_Sh,
-    stride_Sc,
-    stride_Sd,
-    stride_zb,
-    stride_zh,
-    stride_zc,
-    stride_tb,
-    H,
-    root,
-    D: tl.constexpr,
-    C: tl.constexpr,
-    Dv: tl.constexpr,
-    MAP: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    PAST: tl.constexpr,
-    BC: tl.constexpr,
-    BV: tl.constexpr,
-):
+def linear_step(
+    q, k, v, S_old, z_old, t_old, S_new, z_new, t_new, out,
+    stride_qb, stride_qh, stride_qd, stride_kb, stride_kh, stride_kd,
+    stride_vb, stride_vh, stride_vd, stride_Sb, stride_Sh, stride_Sc, stride_Sd,
+    stride_zb, stride_zh, stride_zc, stride_tb,
+    H, root,
+    D: tl.constexpr, C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr,
+    NORMALIZE: tl.constexpr, PAST: tl.constexpr,
+    BC: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
     """One head and one block of columns of S: goes down the rows, block after block."""
     blocks = tl.cdiv(Dv, BV)
     program = tl.program_id(0).to(tl.int64)
@@ -173,7 +144,7 @@ def linear_attention_step(
     )
     blocks = sizes(C, Dv)
     runtime.launch(
-        _step,
+        linear_step,
         (B * H * triton.cdiv(Dv, blocks["BV"]),),
         *(q_t, k_t, v_t),
         # Without a past the kernel follows none of the three.
@@ -244,7 +215,7 @@ def cases(dtype: str, width: int) -> list[Case]:
         types |= dict.fromkeys(("q", "k", "v", "out"), f"*{dtype}")
         signature = {
             argument: types.get(argument, "i32" if argument.startswith("stride") else "*fp32")
-            for argument in inspect.signature(_step.fn).parameters
+            for argument in inspect.signature(linear_step.fn).parameters
             if argument not in constexprs
         }
         values = {"H": H, "stride_tb": 1}
@@ -258,7 +229,13 @@ def cases(dtype: str, width: int) -> list[Case]:
                     values[f"stride_{letter}{axis}"] = stride
         found.append(
             Case(
-                f"step_{name}", _step, signature, constexprs, **LAUNCH, tensor_cores=False
-            )._replace(values=values)
+                f"step_{name}",
+                linear_step,
+                signature,
+                constexprs,
+                **LAUNCH,
+                tensor_cores=False,
+                values=values,
+            )
         )
     return found
