@@ -90,10 +90,11 @@ class Row(NamedTuple):
     """What the code of one kernel for one chip needs.
 
     ``spills`` and ``shared`` in bytes, a thread and a program; ``instructions``: how often each
-    kind of tensor-core instruction stands in the assembly; ``slow_products``: half-precision
-    products that became ordinary arithmetic; ``offsets``: how many pointer offsets of each width;
-    ``narrow_products``: products of two 32-bit variables widened only afterwards; ``precisions``:
-    of float32 products. ``error``: why there is no code; the numbers then mean nothing.
+    kind of tensor-core instruction stands in the assembly; ``slow_products``: products that became
+    ordinary arithmetic unasked; ``offsets``: how many pointer offsets of each width;
+    ``narrow_products``: products of two 32-bit variables widened only afterwards; ``precisions``
+    of float32 products; ``tf32_stated``: TF32 stands among the case's constants. ``error``: why
+    there is no code; the numbers then mean nothing.
     """
 
     module: str
@@ -112,6 +113,7 @@ class Row(NamedTuple):
     offsets: Mapping[str, int] = MappingProxyType({})
     narrow_products: int = 0
     precisions: tuple[str, ...] = ()
+    tf32_stated: bool = False
     seconds: float = 0.0
     error: str | None = None
 
@@ -151,7 +153,7 @@ def tensor_core_instructions(assembly: str) -> dict[str, int]:
 
 
 _DEFINITION = re.compile(r"^\s*(%[\w#]+)(?::\d+)? = ([\w.]+)(.*)$")
-_INTEGER = re.compile(r"(?:^|x)(i\d+)>?$")
+_INTEGER = re.compile(r"(?:^|[x ])(i\d+)>?$")
 
 
 def _definitions(ttir: str) -> dict[str, tuple[str, list[str], str]]:
@@ -250,12 +252,16 @@ def dot_precisions(ttir: str) -> tuple[str, ...]:
     return tuple(sorted({how for operand, how, _ in _products(ttir) if operand == "f32"}))
 
 
-def slow_products(ttgir: str) -> int:
-    """Products of fp16 or bf16 tiles given to ordinary arithmetic instead of tensor cores."""
-    return sum(
-        operand in ("f16", "bf16") and "parent = #blocked" in line
-        for operand, _, line in _products(ttgir)
-    )
+def slow_products(ttgir: str, ttir: str) -> int:
+    """Products that became ordinary arithmetic though nobody asked for it.
+
+    In the program laid out for a chip (``ttgir``) a product on tensor cores has their layout, any
+    other a blocked one. Float32 products in precision ``ieee`` are asked for: NVIDIA's tensor cores
+    have none.
+    """
+    slow = sum("parent = #blocked" in line for _, _, line in _products(ttgir))
+    asked = sum(operand == "f32" and how == "ieee" for operand, how, _ in _products(ttir))
+    return max(0, slow - asked)
 
 
 def complaints(row: Row) -> list[str]:
@@ -283,7 +289,9 @@ def complaints(row: Row) -> list[str]:
         found.append(
             f"multiplies {row.narrow_products} offset(s) in 32 bits and widens them afterwards"
         )
-    if "tf32" in row.precisions:
+    # For half-precision inputs TF32 may be chosen: it has the ten bits of float16, and a range that
+    # sums need. It must be chosen, and never for float32 inputs.
+    if "tf32" in row.precisions and (row.dtype == "fp32" or not row.tf32_stated):
         found.append("multiplies float32 in TF32: state input_precision")
     allowed = 0 if row.width <= NO_SPILL_WIDTH else SPILL_BOUND
     if row.spills > allowed:
@@ -337,7 +345,7 @@ def source(case: Case, backend: str, *, hints: bool) -> tuple[dict, dict, dict]:
 
 def _on(backend: str, value: Any) -> Any:
     # As runtime.DOT does where PyTorch was built for AMD: its compiler has no tf32x3.
-    return "ieee" if backend == "hip" and value == "tf32x3" else value
+    return "ieee" if backend == "hip" and value in ("tf32x3", "tf32") else value
 
 
 def compile_case(case: Case, row: Row) -> Row:
@@ -370,10 +378,11 @@ def compile_case(case: Case, row: Row) -> Row:
             instructions=tensor_core_instructions(
                 code["ptx" if chip.backend == "cuda" else "amdgcn"]
             ),
-            slow_products=slow_products(code["ttgir"]),
+            slow_products=slow_products(code["ttgir"], code["ttir"]),
             offsets=offset_widths(code["ttir"]),
             narrow_products=narrow_products(code["ttir"]),
             precisions=dot_precisions(code["ttir"]),
+            tf32_stated="tf32" in constants.values(),
             seconds=time.perf_counter() - started,
         )
     except Exception as error:  # a compiler's errors have no common class
@@ -407,6 +416,9 @@ def main() -> None:
     """Answer requests on stdin: ``{"list": [[module, dtype, width], …]}`` or ``{"row": {…}}``."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a compiler that fails prints the whole program to stdout
+    import triton  # noqa: F401 - now, so that no time limit counts it
+
+    print("ready", file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if "list" in request:
@@ -444,7 +456,7 @@ class _Child:
     def ask(self, request: Mapping[str, Any], limit: float) -> Any:
         """The answer; raises ``RuntimeError`` if the child dies or takes longer than ``limit``."""
         process = self._process = self._process or self._start()
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None  # both are pipes
         late = threading.Timer(limit, process.kill)
         late.start()
         try:
@@ -467,7 +479,7 @@ class _Child:
 
     def _start(self) -> subprocess.Popen[str]:
         with open(self._errors, "w") as errors:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "course.kernels.aot"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -476,6 +488,9 @@ class _Child:
                 encoding="utf-8",
                 env=child_environment(self._folder),
             )
+        assert process.stdout is not None
+        process.stdout.readline()  # "ready", or nothing: then the first request fails and says why
+        return process
 
     def close(self) -> None:
         if self._process is not None:
@@ -569,26 +584,28 @@ def compile_all(
 
 
 def _plan(wanted: Wanted, child: _Child, limit: float) -> Iterator[Row]:
-    groups = [(m, d, w) for m in wanted.modules for d in wanted.dtypes for w in wanted.widths]
-    archs, once = wanted.archs, set[tuple[str, str, str]]()
     width_once = 64 if 64 in wanted.widths else wanted.widths[0]
-    for (module, dtype, width), found in zip(
-        groups, child.ask({"list": groups}, limit), strict=True
-    ):
-        if isinstance(found, str):
-            yield from (Row(module, "cases", dtype, width, a, True, error=found) for a in archs)
-            continue
-        for arch in archs:
-            if width > REPORT_WIDTH and not CHIPS[arch].gated:
-                continue
-            for name, tensor_cores in found:
-                row = Row(module, name, dtype, width, arch, True, tensor_cores)
-                yield row
-                if not wanted.without_hints or width != width_once:
+    for module in wanted.modules:
+        groups = [(module, dtype, width) for dtype in wanted.dtypes for width in wanted.widths]
+        try:
+            listed = child.ask({"list": groups}, limit)
+        except RuntimeError as error:
+            listed = [str(error)] * len(groups)
+        once: set[tuple[str, str]] = set()
+        for (_, dtype, width), found in zip(groups, listed, strict=True):
+            for arch in wanted.archs:
+                if isinstance(found, str):
+                    yield Row(module, "cases", dtype, width, arch, True, error=found)
                     continue
-                if (module, name, arch) not in once:
-                    once.add((module, name, arch))
-                    yield row._replace(hints=False)
+                if width > REPORT_WIDTH and not CHIPS[arch].gated:
+                    continue
+                for name, tensor_cores in found:
+                    row = Row(module, name, dtype, width, arch, True, tensor_cores)
+                    yield row
+                    first = (name, arch) not in once
+                    if wanted.without_hints and width == width_once and first:
+                        once.add((name, arch))
+                        yield row._replace(hints=False)
 
 
 def _row(answer: Mapping[str, Any]) -> Row:
