@@ -21,6 +21,9 @@ from torch import Tensor
 #: three TF32 products give nearly all bits and still use the tensor cores. AMD has float32 ones.
 DOT = "ieee" if torch.version.hip else "tf32x3"
 
+#: What compiled kernels compute in, by Triton's names.
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+
 START_INTERPRETER = (
     "start Python with the environment variable TRITON_INTERPRET=1, set before anything imports "
     "triton (building a torch optimiser imports it)"
@@ -106,7 +109,7 @@ def _refusal_to_compile(tensors: Sequence[Tensor]) -> str | None:
     if len(devices) > 1:
         return f"expected tensors on one GPU, got {' and '.join(sorted(map(str, devices)))}"
     for x in tensors:
-        if x.is_floating_point() and x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        if x.is_floating_point() and x.dtype not in DTYPES.values():
             return f"the kernels compute in float32, float16 or bfloat16, got {x.dtype}"
     return None
 

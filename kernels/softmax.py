@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from course.kernels import runtime
+from course.kernels.aot import Case
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 
@@ -30,19 +31,42 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit
-def _load(X, rows, columns, stride_row, stride_column, n_rows, n_columns):
-    """The tile ``X[rows, columns]``; 0 where X ends."""
+def _load(X, rows, columns, stride_row, stride_column, real, width):
+    """The tile ``X[rows, columns]``; 0 in rows that are not ``real`` and beyond ``width``."""
     place = rows.to(tl.int64)[:, None] * stride_row + columns.to(tl.int64)[None, :] * stride_column
-    inside = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
-    return tl.load(X + place, mask=inside, other=0.0)
+    return tl.load(X + place, mask=real[:, None] & (columns < width)[None, :], other=0.0)
 
 
 @triton.jit
-def _store(X, tile, rows, columns, stride_row, stride_column, n_rows, n_columns):
-    """Write ``tile`` to ``X[rows, columns]``, as far as X goes."""
+def _store(X, tile, rows, columns, stride_row, stride_column, real, width):
+    """Write ``tile`` to ``X[rows, columns]``, in ``real`` rows up to ``width``."""
     place = rows.to(tl.int64)[:, None] * stride_row + columns.to(tl.int64)[None, :] * stride_column
-    inside = (rows < n_rows)[:, None] & (columns < n_columns)[None, :]
+    inside = real[:, None] & (columns < width)[None, :]
     tl.store(X + place, tile.to(X.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _products(
+    X, x_rows, x_real, x_row, x_column, Y, y_rows, y_real, y_row, y_column, width,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """x·y for each row of a tile of X and each of a tile of Y, ``CHUNK`` columns at a time.
+
+    Whole rows of both in float32 are more numbers than a program has registers.
+    """
+    if CHUNK >= BLOCK:
+        c = tl.arange(0, BLOCK)
+        x = _load(X, x_rows, c, x_row, x_column, x_real, width)
+        y = _load(Y, y_rows, c, y_row, y_column, y_real, width)
+        xy = tl.dot(x, tl.trans(y), input_precision=DOT)
+    else:
+        xy = tl.zeros([x_rows.shape[0], y_rows.shape[0]], tl.float32)
+        for start in range(0, width, CHUNK):
+            c = start + tl.arange(0, CHUNK)
+            x = _load(X, x_rows, c, x_row, x_column, x_real, width)
+            y = _load(Y, y_rows, c, y_row, y_column, y_real, width)
+            xy = tl.dot(x, tl.trans(y), xy, input_precision=DOT)
+    return xy
 
 
 @triton.jit
@@ -129,7 +153,7 @@ def softmax_forward(
     mask_b, mask_h, mask_t, mask_s, bias_b, bias_h, bias_t, bias_s,
     BLOCK_T: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr,
-    DOT: tl.constexpr,
+    CHUNK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one head: its output, and L of each query (+inf: it saw nothing)."""
     # Heads and tiles lie on the one axis of the grid that may be longer than 65,535.
@@ -144,8 +168,7 @@ def softmax_forward(
     BIAS += b * bias_b + h * bias_h
 
     t = tile * BLOCK_T + tl.arange(0, BLOCK_T)
-    d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    q = _load(Q, t, d, q_t, q_d, T, D)
+    dv = tl.arange(0, BLOCK_DV)
     m = tl.full([BLOCK_T], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_T], tl.float32)
     o = tl.zeros([BLOCK_T, BLOCK_DV], tl.float32)
@@ -154,11 +177,12 @@ def softmax_forward(
     )
     for start in range(first, last, BLOCK_S):
         i = start + tl.arange(0, BLOCK_S)
-        k = _load(K, i, d, k_s, k_d, S, D)
-        s = tl.dot(q, tl.trans(k), input_precision=DOT) * (scale * LOG2_E)
+        s = _products(
+            Q, t, t < T, q_t, q_d, K, i, i < S, k_s, k_d, D, BLOCK_D, CHUNK, DOT
+        )  # fmt: skip
         s, visible = _masked(
-            s, t[:, None], i[None, :], T, S, window, MASK, mask_t, mask_s, BIAS, bias_t, bias_s,
-            CAUSAL, WINDOWED, MASKED, BIASED,
+            s * (scale * LOG2_E), t[:, None], i[None, :], T, S, window,
+            MASK, mask_t, mask_s, BIAS, bias_t, bias_s, CAUSAL, WINDOWED, MASKED, BIASED,
         )  # fmt: skip
         m_new = tl.maximum(m, tl.max(s, 1))
         # A query that has seen nothing yet has m = −inf, and −inf − (−inf) would be NaN.
@@ -167,14 +191,14 @@ def softmax_forward(
         rescale = tl.exp2(m - base)
         l = l * rescale + tl.sum(p, 1)
         # A value that nothing here looks at must not matter, and 0 · NaN would be NaN.
-        v = _load(V, i, dv, v_s, v_d, S, Dv)
+        v = _load(V, i, dv, v_s, v_d, i < S, Dv)
         v = tl.where((tl.max(visible.to(tl.int32), 0) > 0)[:, None], v, 0.0)
         o = o * rescale[:, None] + tl.dot(p.to(v.dtype), v, input_precision=DOT)
         m = m_new
 
     saw_nothing = l == 0
     l = tl.where(saw_nothing, 1.0, l)
-    _store(O, o / l[:, None], t, dv, o_t, o_d, T, Dv)
+    _store(O, o / l[:, None], t, dv, o_t, o_d, t < T, Dv)
     L += n.to(tl.int64) * T
     tl.store(L + t, tl.where(saw_nothing, float("inf"), m + tl.log2(l)), mask=t < T)
 
@@ -187,7 +211,7 @@ def softmax_backward_q(
     mask_b, mask_h, mask_t, mask_s, bias_b, bias_h, bias_t, bias_s,
     BLOCK_T: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr,
-    KEEP_DS: tl.constexpr, DOT: tl.constexpr,
+    KEEP_DS: tl.constexpr, CHUNK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries: dq, and δ = Σ do·o, which stands for Σ p·dp in the softmax's gradient.
 
@@ -211,9 +235,8 @@ def softmax_backward_q(
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
     log_l = tl.load(L + t, mask=t < T, other=float("inf"))
     saw = log_l != float("inf")
-    q = tl.where(saw[:, None], _load(Q, t, d, q_t, q_d, T, D), 0.0)
-    o = _load(O, t, dv, o_t, o_d, T, Dv)
-    do = tl.where(saw[:, None], _load(DO, t, dv, do_t, do_d, T, Dv), 0.0)
+    o = _load(O, t, dv, o_t, o_d, t < T, Dv)
+    do = _load(DO, t, dv, do_t, do_d, saw, Dv)
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
     tl.store(DELTA + t, delta, mask=t < T)
 
@@ -223,22 +246,21 @@ def softmax_backward_q(
     )
     for start in range(first, last, BLOCK_S):
         i = start + tl.arange(0, BLOCK_S)
-        k = _load(K, i, d, k_s, k_d, S, D)
-        v = _load(V, i, dv, v_s, v_d, S, Dv)
-        s = tl.dot(q, tl.trans(k), input_precision=DOT) * (scale * LOG2_E)
+        s = _products(Q, t, saw, q_t, q_d, K, i, i < S, k_s, k_d, D, BLOCK_D, CHUNK, DOT)
         s, visible = _masked(
-            s, t[:, None], i[None, :], T, S, window, MASK, mask_t, mask_s, BIAS, bias_t, bias_s,
-            CAUSAL, WINDOWED, MASKED, BIASED,
+            s * (scale * LOG2_E), t[:, None], i[None, :], T, S, window,
+            MASK, mask_t, mask_s, BIAS, bias_t, bias_s, CAUSAL, WINDOWED, MASKED, BIASED,
         )  # fmt: skip
         p = tl.exp2(s - log_l[:, None])
-        dp = tl.dot(do, tl.trans(v), input_precision=DOT)
+        dp = _products(DO, t, saw, do_t, do_d, V, i, i < S, v_s, v_d, Dv, BLOCK_DV, CHUNK, DOT)
         ds = tl.where(visible, p * (dp - delta[:, None]), 0.0)
         if KEEP_DS:
             at = (n.to(tl.int64) * T + t.to(tl.int64))[:, None] * S + i.to(tl.int64)[None, :]
             tl.store(DBIAS + at, ds, mask=(t < T)[:, None] & (i < S)[None, :])
+        k = _load(K, i, d, k_s, k_d, i < S, D)
         k = tl.where((tl.max(visible.to(tl.int32), 0) > 0)[:, None], k, 0.0)
         dq += tl.dot(ds.to(k.dtype), k, input_precision=DOT)
-    _store(DQ, dq * scale, t, d, dq_t, dq_d, T, D)
+    _store(DQ, dq * scale, t, d, dq_t, dq_d, t < T, D)
 
 
 @triton.jit(do_not_specialize=["T", "S", "window"])
@@ -249,7 +271,7 @@ def softmax_backward_kv(
     mask_b, mask_h, mask_t, mask_s, bias_b, bias_h, bias_t, bias_s,
     BLOCK_T: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr,
-    DOT: tl.constexpr,
+    CHUNK: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys: dk = scale · dsᵀ q and dv = pᵀ do, summed over the queries that look.
 
@@ -271,8 +293,6 @@ def softmax_backward_kv(
 
     i = tile * BLOCK_S + tl.arange(0, BLOCK_S)
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    k = _load(K, i, d, k_s, k_d, S, D)
-    v = _load(V, i, dv, v_s, v_d, S, Dv)
     dk_tile = tl.zeros([BLOCK_S, BLOCK_D], tl.float32)
     dv_tile = tl.zeros([BLOCK_S, BLOCK_DV], tl.float32)
     first, last = _queries_in_reach(
@@ -283,20 +303,20 @@ def softmax_backward_kv(
         log_l = tl.load(L + t, mask=t < T, other=float("inf"))
         delta = tl.load(DELTA + t, mask=t < T, other=0.0)
         saw = log_l != float("inf")
-        q = tl.where(saw[:, None], _load(Q, t, d, q_t, q_d, T, D), 0.0)
-        do = tl.where(saw[:, None], _load(DO, t, dv, do_t, do_d, T, Dv), 0.0)
-        s = tl.dot(k, tl.trans(q), input_precision=DOT) * (scale * LOG2_E)
+        s = _products(K, i, i < S, k_s, k_d, Q, t, saw, q_t, q_d, D, BLOCK_D, CHUNK, DOT)
         s, visible = _masked(
-            s, t[None, :], i[:, None], T, S, window, MASK, mask_t, mask_s, BIAS, bias_t, bias_s,
-            CAUSAL, WINDOWED, MASKED, BIASED,
+            s * (scale * LOG2_E), t[None, :], i[:, None], T, S, window,
+            MASK, mask_t, mask_s, BIAS, bias_t, bias_s, CAUSAL, WINDOWED, MASKED, BIASED,
         )  # fmt: skip
         p = tl.exp2(s - log_l[None, :])
+        do = _load(DO, t, dv, do_t, do_d, saw, Dv)
         dv_tile += tl.dot(p.to(do.dtype), do, input_precision=DOT)
-        dp = tl.dot(v, tl.trans(do), input_precision=DOT)
+        dp = _products(V, i, i < S, v_s, v_d, DO, t, saw, do_t, do_d, Dv, BLOCK_DV, CHUNK, DOT)
         ds = tl.where(visible, p * (dp - delta[None, :]), 0.0)
+        q = _load(Q, t, d, q_t, q_d, saw, D)
         dk_tile += tl.dot(ds.to(q.dtype), q, input_precision=DOT)
-    _store(DK, dk_tile * scale, i, d, dk_s, dk_d, S, D)
-    _store(DV, dv_tile, i, dv, dv_s, dv_d, S, Dv)
+    _store(DK, dk_tile * scale, i, d, dk_s, dk_d, i < S, D)
+    _store(DV, dv_tile, i, dv, dv_s, dv_d, i < S, Dv)
 
 
 # Launchers
@@ -305,20 +325,30 @@ def softmax_backward_kv(
 class Blocks(NamedTuple):
     """Sizes of the tiles and how the compiler works on one: what a launch and a compilation share.
 
-    ``T`` queries by ``S`` keys; ``warps`` of 32 threads; ``stages`` of loads under way.
+    ``T`` queries by ``S`` keys; ``chunk`` columns of a product at a time; ``warps`` of 32 threads;
+    ``stages`` of loads under way.
     """
 
     T: int
     S: int
+    chunk: int
     warps: int
     stages: int
 
 
 def blocks(dtype: torch.dtype, width: int, *, backward: bool) -> Blocks:
-    """The tiles for rows of ``width`` numbers, the larger of D and Dv."""
-    row = runtime.block(width) * dtype.itemsize
-    rows = runtime.rows(row * (3 if backward else 2))
-    return Blocks(rows, rows, 4 if row <= 256 else 8, 2 if dtype.itemsize == 2 else 1)
+    """The tiles for rows of ``width`` numbers, the larger of D and Dv.
+
+    64×64 while two such tiles fit into 48 KiB. A float32 takes the place of four halves: it is
+    twice as wide, and the tensor cores get it in two parts. The backward pass holds twice as many
+    tiles, so its products take half as many columns at a time.
+    """
+    wide = runtime.block(width)
+    chunk = (128 if backward else 256) // dtype.itemsize
+    if dtype.itemsize == 2:
+        rows = runtime.rows(2 * wide * dtype.itemsize)
+        return Blocks(rows, rows, chunk, 4 if wide < 64 else 8, 2)
+    return Blocks(16 if backward and wide > 64 else 32, 32, chunk, 4 if wide < 64 else 8, 1)
 
 
 class _Options(NamedTuple):
@@ -330,29 +360,48 @@ class _Options(NamedTuple):
 
 
 def _common(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, options: _Options
+    size: Blocks,
+    q: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    options: _Options,
 ) -> tuple[list[Any], list[int], dict[str, Any]]:
-    """What every kernel gets: numbers, strides of mask and bias, and compile-time options."""
-    (B, H, T, D), (S, Dv) = q.shape, v.shape[2:]
+    """What every kernel gets: numbers, strides of mask and bias, and compile-time arguments."""
+    (_, H, T, D), (S, Dv) = q.shape, v.shape[2:]
     window = T + S if options.window is None else min(options.window, T + S)
     numbers = [options.scale, H, T, S, D, Dv, window]
     strides = [
         stride for x in (mask, bias) for stride in ((0, 0, 0, 0) if x is None else x.stride())
     ]
-    meta = dict(
+    constants = _constants(
+        size,
+        D,
+        Dv,
+        causal=options.causal,
+        windowed=options.window is not None,
+        masked=mask is not None,
+        biased=bias is not None,
+    )
+    return numbers, strides, constants | dict(num_warps=size.warps, num_stages=size.stages)
+
+
+def _constants(
+    size: Blocks, D: int, Dv: int, *, causal: bool, windowed: bool, masked: bool, biased: bool
+) -> dict[str, Any]:
+    """The compile-time arguments that all kernels have."""
+    return dict(
+        BLOCK_T=size.T,
+        BLOCK_S=size.S,
         BLOCK_D=runtime.block(D),
         BLOCK_DV=runtime.block(Dv),
-        CAUSAL=options.causal,
-        WINDOWED=options.window is not None,
-        MASKED=mask is not None,
-        BIASED=bias is not None,
+        CAUSAL=causal,
+        WINDOWED=windowed,
+        MASKED=masked,
+        BIASED=biased,
+        CHUNK=size.chunk,
         DOT=runtime.DOT,
     )
-    return numbers, strides, meta
-
-
-def _tiled(size: Blocks) -> dict[str, int]:
-    return dict(BLOCK_T=size.T, BLOCK_S=size.S, num_warps=size.warps, num_stages=size.stages)
 
 
 def _programs(heads: int, length: int, rows: int) -> tuple[int]:
@@ -365,8 +414,8 @@ def _forward(
     (B, H, T, D), Dv = q.shape, v.shape[-1]
     o = runtime.empty((B, H, T, Dv), like=q)
     L = runtime.empty((B, H, T), like=q, dtype=torch.float32)
-    numbers, strides, meta = _common(q, k, v, mask, bias, options)
     size = blocks(q.dtype, max(D, Dv), backward=False)
+    numbers, strides, meta = _common(size, q, v, mask, bias, options)
     runtime.launch(
         softmax_forward,
         _programs(B * H, T, size.T),
@@ -375,7 +424,6 @@ def _forward(
         *(stride for x in (q, k, v, o) for stride in x.stride()),
         *strides,
         **meta,
-        **_tiled(size),
     )
     return o, L
 
@@ -398,8 +446,8 @@ def _backward(
     delta = runtime.empty(L.shape, like=L)
     # The kernel passes over tiles that nothing in them may look at: zeros, not just any memory.
     ds = torch.zeros(B, H, T, S, dtype=torch.float32, device=q.device) if keep_ds else None
-    numbers, strides, meta = _common(q, k, v, mask, bias, options)
     size = blocks(q.dtype, max(D, Dv), backward=True)
+    numbers, strides, meta = _common(size, q, v, mask, bias, options)
     hidden = (q if mask is None else mask, q if bias is None else bias)
     runtime.launch(
         softmax_backward_q,
@@ -410,7 +458,6 @@ def _backward(
         *strides,
         KEEP_DS=keep_ds,
         **meta,
-        **_tiled(size),
     )
     runtime.launch(
         softmax_backward_kv,
@@ -420,7 +467,6 @@ def _backward(
         *(stride for x in (q, k, v, do, dk, dv) for stride in x.stride()),
         *strides,
         **meta,
-        **_tiled(size),
     )
     return dq, dk, dv, ds
 
@@ -476,3 +522,49 @@ def softmax_attention(
     numbers a head in the backward pass, whatever its own shape. First derivatives only.
     """
     return _SoftmaxAttention.apply(q, k, v, mask, bias, _Options(causal, window, float(scale)))
+
+
+def cases(dtype: str, width: int) -> list[Case]:
+    """Each kernel at D = Dv = ``width``: as a causal layer uses it, and with all that it can do."""
+    found = []
+    for kernel in (softmax_forward, softmax_backward_q, softmax_backward_kv):
+        size = blocks(runtime.DTYPES[dtype], width, backward=kernel is not softmax_forward)
+        for full in (False, True):
+            constants = _constants(
+                size, width, width, causal=not full, windowed=full, masked=full, biased=full
+            )
+            if kernel is softmax_backward_q:
+                constants["KEEP_DS"] = full
+            pointers = {"L": "*fp32", "DELTA": "*fp32", "DBIAS": "*fp32"}
+            if full:
+                pointers |= {"MASK": "*u8", "BIAS": "*fp32"}
+            signature, values = {}, {"H": 12, "D": width, "Dv": width}
+            for name in kernel.arg_names:
+                if name in constants:
+                    continue
+                if name == "scale":
+                    signature[name] = "fp32"
+                elif name in ("H", "T", "S", "D", "Dv", "window"):
+                    signature[name] = "i32"
+                elif name.isupper():
+                    signature[name] = pointers.get(name, f"*{dtype}")
+                else:
+                    signature[name] = "i32"
+                    values[name] = _stride(name, width, full)
+            name = kernel.__name__ + (" with mask, bias and window" if full else ", causal")
+            found.append(
+                Case(name, kernel, signature, constants, size.warps, size.stages, values=values)
+            )
+    return found
+
+
+def _stride(name: str, width: int, full: bool) -> int:
+    """The stride ``name`` of contiguous tensors with 1,024 tokens and 12 heads."""
+    of, axis = name.split("_")
+    if of in ("mask", "bias"):
+        row = 1024
+        if not full:
+            return 0
+    else:
+        row = width
+    return {"b": 12 * 1024 * row, "h": 1024 * row, "t": row, "s": row, "d": 1}[axis]
