@@ -60,6 +60,10 @@ def make_all() -> dict[str, Picture]:
         "traffic": plots.traffic(
             {"naive": {"q": 1, "scores": -32}, "tiled": {"q, k, v": 20, "o": -0.5}}, finding="f"
         ),
+        "four forms": plots.four_forms(finding="f", T=7, chunk=3),
+        "two pasts": plots.two_pasts(
+            {"a": (WEIGHTS - 0.5, WEIGHTS[:3]), "b": (WEIGHTS, WEIGHTS[:3])}, finding="f"
+        ),
         "tiles": plots.tiles(np.tri(10, 14, 4), 4, program=1, finding="f"),
         "clouds": plots.clouds(
             {"a": (X - 4, 2.0 * X - 5), "b": (X, X)},

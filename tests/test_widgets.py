@@ -26,10 +26,12 @@ from course.plots import style
 from course.widgets import (
     AttentionExplorer,
     Choice,
+    ChunkExplorer,
     CostExplorer,
     Explorer,
     FeatureMapExplorer,
     PositionExplorer,
+    RegisterExplorer,
     RowExplorer,
     ScaleExplorer,
     Slider,
@@ -46,6 +48,8 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     PositionExplorer,
     CostExplorer,
     FeatureMapExplorer,
+    RegisterExplorer,
+    ChunkExplorer,
 )
 
 
