@@ -45,7 +45,8 @@ class Case(NamedTuple):
     integer arguments as contiguous tensors would make them, since Triton compiles a 1 into the
     kernel and uses that a number divides by 16: ``{"stride_qd": 1, "stride_qt": width}``. Pointers
     count as aligned to 16 bytes, as PyTorch's allocator gives them. ``tensor_cores=False`` declares
-    a kernel without a matrix product.
+    a kernel without a matrix product. ``maxnreg``: registers a thread may have (NVIDIA): where
+    it is given, ptxas spills only beyond it, not to get more programs on a processor.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Case(NamedTuple):
     num_stages: int
     tensor_cores: bool = True
     values: Mapping[str, int] = MappingProxyType({})
+    maxnreg: int | None = None
 
 
 class Chip(NamedTuple):
@@ -348,6 +350,13 @@ def _on(backend: str, value: Any) -> Any:
     return "ieee" if backend == "hip" and value in ("tf32x3", "tf32") else value
 
 
+def _options(case: Case, backend: str) -> dict[str, int]:
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    if case.maxnreg is not None and backend == "cuda":
+        options["maxnreg"] = case.maxnreg
+    return options
+
+
 def compile_case(case: Case, row: Row) -> Row:
     """Compile ``case`` for ``row.arch`` and fill in ``row``; what Triton refuses becomes its error.
 
@@ -363,7 +372,7 @@ def compile_case(case: Case, row: Row) -> Row:
         compiled = triton.compile(
             ASTSource(case.kernel, signature, constants, attributes),
             target=GPUTarget(chip.backend, chip.number, chip.warp),
-            options={"num_warps": case.num_warps, "num_stages": case.num_stages},
+            options=_options(case, chip.backend),
         )
         code = compiled.asm
         if chip.backend == "cuda":

@@ -40,11 +40,11 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from course.kernels import runtime
-from course.kernels.aot import Case
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from course.kernels import runtime
+from course.kernels.aot import Case
 from course.linear import LinearState
 
 WIDEST = 16  # numbers of a key
@@ -764,23 +764,30 @@ def _gradients(
 class _Blocks(NamedTuple):
     BT: int
     BV: int
-    num_warps: int
-    num_stages: int
+    num_warps: int = 4
+    num_stages: int = 1
+    maxnreg: int | None = None if torch.version.hip else 255
+
+    def meta(self) -> dict[str, int | None]:
+        """For the compiler. Told the limit, ptxas does not spill to get more programs to run."""
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        return options if self.maxnreg is None else options | {"maxnreg": self.maxnreg}
 
 
-def _blocks(dtype: torch.dtype, Dv: int) -> _Blocks:
-    """Tiles of 64 tokens and 32 value columns, half of each in float32.
+def _blocks(dtype: torch.dtype, Dv: int, *, gradients: bool = False) -> _Blocks:
+    """Square tiles: 64 tokens and value columns, 32 in float32; half the tokens for gradients.
 
     Found by compiling: what limits these kernels is not shared memory but registers, of which
-    float32 products cost the most; one step larger, and the backward kernel spills.
+    float32 products cost the most. One step larger, and they spill.
     """
-    BT, BV = (32, 16) if dtype == torch.float32 else (64, 32)
-    return _Blocks(BT, min(BV, runtime.block(Dv)), num_warps=4, num_stages=1)
+    size = 32 if dtype == torch.float32 else 64
+    BV = min(size, runtime.block(Dv))
+    return _Blocks(size // 2 if gradients else size, BV)
 
 
 def _precision(dtype: torch.dtype) -> str:
     """How tiles are multiplied; the head of :mod:`course.kernels.linear` says why."""
-    return runtime.DOT if dtype == torch.float32 else "tf32"
+    return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
 
 
 class _Options(NamedTuple):
@@ -862,8 +869,7 @@ def _sum(
         PAST=past is not None,
         EACH=each,
         DOT=_precision(x.dtype),
-        num_warps=blocks.num_warps,
-        num_stages=blocks.num_stages,
+        **blocks.meta(),
     )
     return S, z, S_end, z_end
 
@@ -923,8 +929,7 @@ class _Taylor(torch.autograd.Function):
             NORMALIZE=options.normalize,
             MASKED=masked,
             DOT=_precision(q.dtype),
-            num_warps=blocks.num_warps,
-            num_stages=blocks.num_stages,
+            **blocks.meta(),
         )
         ctx.save_for_backward(q, k, v, key_mask, S, z, den, out if options.normalize else None)
         ctx.options, ctx.has_past = options, past is not None
@@ -939,8 +944,6 @@ class _Taylor(torch.autograd.Function):
         options: _Options = ctx.options
         (B, H, T, D), (S_len, Dv) = q.shape, v.shape[2:]
         blocks, chunk = _blocks(q.dtype, Dv), options.chunk(T, S_len)
-        tiles = triton.cdiv(max(T, S_len), blocks.BT)
-        meta = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
         if dout is None:  # only the state was used
             dout = q.new_zeros(()).expand(B, H, T, Dv)
         after = None
@@ -967,7 +970,7 @@ class _Taylor(torch.autograd.Function):
                 Dv,
                 BT=blocks.BT,
                 BV=blocks.BV,
-                **meta,
+                **blocks.meta(),
             )
         dS, dz, dS_0, dz_0 = _sum(
             q, dout, den, delta, None, after, chunk, options.root, query=True, each=options.causal
@@ -976,6 +979,8 @@ class _Taylor(torch.autograd.Function):
             dS, dz = dS_0, dz_0
         dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
         mask, mask_strides, masked = _mask(key_mask, q)
+        blocks = _blocks(q.dtype, Dv, gradients=True)
+        tiles = triton.cdiv(max(T, S_len), blocks.BT)
         runtime.launch(
             _gradients,
             (B * H * tiles * (2 + triton.cdiv(Dv, blocks.BV)),),
@@ -1011,7 +1016,7 @@ class _Taylor(torch.autograd.Function):
             NORMALIZE=options.normalize,
             MASKED=masked,
             DOT=_precision(q.dtype),
-            **meta,
+            **blocks.meta(),
         )
         if not ctx.has_past:
             dS_0 = dz_0 = None
@@ -1060,12 +1065,10 @@ def cases(dtype: str, width: int) -> list[Case]:
     Causal, normalised, masked, going on from a state: the largest programs there are.
     """
     of = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-    blocks, H, T, C = _blocks(of, width), 4, 1024, _width(WIDEST)
+    H, T, C = 4, 1024, _width(WIDEST)
     types = {name: form.format(dtype) for names, form in _TYPES.items() for name in names.split()}
     flags = {
         "D": WIDEST,
-        "BT": blocks.BT,
-        "BV": blocks.BV,
         "CAUSAL": True,
         "NORMALIZE": True,
         "PAST": True,
@@ -1083,11 +1086,15 @@ def cases(dtype: str, width: int) -> list[Case]:
         for i, axis in enumerate(axes):
             values[f"stride_{letter}{axis}"] = math.prod(sizes[i:])
 
-    def case(name: str, kernel: Any, **more: bool) -> Case:
+    def case(name: str, kernel: Any, unused: str = "", **more: bool) -> Case:
         names = list(inspect.signature(kernel.fn).parameters)
-        constexprs = {x: value for x, value in (flags | more).items() if x in names}
+        blocks = _blocks(of, width, gradients=kernel is _gradients)
+        given = flags | more | {"BT": blocks.BT, "BV": blocks.BV}
+        constexprs = {x: value for x, value in given.items() if x in names}
         plain = {x: "i32" for x in names if x in _INTEGERS or x.startswith("stride")}
+        plain |= dict.fromkeys(unused.split(), types["x"])  # stand-ins are tensors at hand
         signature = {x: (types | plain).get(x, "*fp32") for x in names if x not in constexprs}
+        own = values | ({"stride_mb": 0, "stride_ms": 0} if "mask" in unused else {})
         return Case(
             f"taylor{name}",
             kernel,
@@ -1096,13 +1103,14 @@ def cases(dtype: str, width: int) -> list[Case]:
             blocks.num_warps,
             blocks.num_stages,
             tensor_cores=kernel is not _delta,
-            values={x: values[x] for x in signature if x in values},
+            values={x: own[x] for x in signature if x in own},
+            maxnreg=blocks.maxnreg,
         )
 
     return [
-        case("_sums", _sums, QUERY=False, MASKED=True),
+        case("_sums", _sums, "den delta", QUERY=False, MASKED=True),
         case("_outputs", _outputs, MASKED=True),
         case("_delta", _delta),
-        case("_sums backwards", _sums, QUERY=True, MASKED=False),
+        case("_sums backwards", _sums, "mask", QUERY=True, MASKED=False),
         case("_gradients", _gradients, MASKED=True),
     ]
