@@ -2,7 +2,7 @@
 
 ``python -m tests.kernels.launches`` calls the public functions on CPU tensors, in a process that
 does not interpret, with Triton's launch replaced by a note of what it would compile. Prints JSON:
-``launches``, each with a key that is equal for equal programs, and whether ``cases`` lists it.
+``launches``, each with its program in words and how it differs from the closest listed case.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from typing import Any
 
 import torch
 import triton
-from course.kernels import aot, runtime
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from course.attention import softmax_attention
+from course.kernels import aot, runtime
 from course.linear import LinearState, linear_attention, linear_attention_step
 
 TARGET = GPUTarget("cuda", 80, 32)
 BACKEND = make_backend(TARGET)
 B, H, D = 2, 4, 64
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-NOTED: list[tuple[str, str]] = []
+NOTED: list[dict[str, str]] = []
 
 
-def as_text(kernel: Any, signature: Any, constants: Any, attributes: Any, options: Any) -> str:
-    """One program in words: equal for two programs that Triton would compile to the same code."""
-    names = kernel.arg_names
-    index = {name: place for place, name in enumerate(names)}
+def in_words(
+    kernel: Any, signature: Any, constants: Any, attributes: Any, warps: int, stages: int
+) -> dict[str, str]:
+    """One program, argument by argument: equal for two that Triton would compile to one code."""
+    index = {name: place for place, name in enumerate(kernel.arg_names)}
     constants = {k if isinstance(k, tuple) else (index[k],): v for k, v in constants.items()}
-    parts = []
-    for place, name in enumerate(names):
-        known = sorted(map(str, attributes.get((place,), [])))
+    words = {"kernel": kernel.__name__, "warps": str(warps), "stages": str(stages)}
+    for place, name in enumerate(kernel.arg_names):
+        kind = signature[name].replace("*i1", "*u1")  # one bit, with or without sign
         value = f" = {constants[(place,)]!r}" if (place,) in constants else ""
-        parts.append(f"{name}: {signature[name]}{value} {' '.join(known)}".rstrip())
-    return f"{kernel.__name__}({', '.join(parts)}) {options}"
+        known = [f" {key} {number}" for key, number in attributes.get((place,), [])]
+        words[name] = kind + value + "".join(known)
+    return words
 
 
 def note(kernel: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> None:
@@ -49,17 +51,29 @@ def note(kernel: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> None:
     made, signature, constants, attributes = kernel._pack_args(
         BACKEND, meta, bound, special, options
     )
-    how = (made.num_warps, made.num_stages)
-    NOTED.append((kernel.__name__, as_text(kernel, signature, constants, attributes, how)))
+    NOTED.append(
+        in_words(kernel, signature, constants, attributes, made.num_warps, made.num_stages)
+    )
 
 
-def listed(dtype: str) -> set[str]:
-    found = set()
-    for module in aot.MODULES:
-        for case in aot.cases(module, dtype, D):
-            parts = aot.source(case, "cuda", hints=True)
-            found.add(as_text(case.kernel, *parts, (case.num_warps, case.num_stages)))
-    return found
+def listed(modules: list[str], dtype: str) -> list[dict[str, str]]:
+    return [
+        in_words(
+            case.kernel, *aot.source(case, "cuda", hints=True), case.num_warps, case.num_stages
+        )
+        for module in modules
+        for case in aot.cases(module, dtype, D)
+    ]
+
+
+def differences(program: dict[str, str], known: list[dict[str, str]]) -> dict[str, list[str]]:
+    """Argument → what is listed, what is launched, against the listed program that is closest."""
+    found = [
+        {name: [case[name], text] for name, text in program.items() if case[name] != text}
+        for case in known
+        if case.keys() == program.keys() and case["kernel"] == program["kernel"]
+    ]
+    return min(found, key=len) if found else {"kernel": ["none", program["kernel"]]}
 
 
 def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -72,19 +86,16 @@ def calls(dtype: torch.dtype, T: int) -> dict[str, Callable[[], Any]]:
     narrow = [draw(B, H, T, 16, dtype=dtype) for _ in range(2)]
     real = torch.ones(B, T, dtype=torch.bool)
 
-    def past(C: int) -> LinearState:
-        return LinearState(
-            draw(B, H, C, D, dtype=torch.float32),
-            draw(B, H, C, dtype=torch.float32),
-            torch.ones(B, dtype=torch.int64),
-        )
+    def past(C: int, gradient: bool = True) -> LinearState:
+        S, z = draw(B, H, C, D, dtype=torch.float32), draw(B, H, C, dtype=torch.float32)
+        for x in (S, z):
+            x.requires_grad_(gradient)
+        return LinearState(S, z, torch.ones(B, dtype=torch.int64))
 
     def both(result: Any) -> None:
         out, state = result if isinstance(result, tuple) else (result, None)
-        total = out.float().sum()
-        if state is not None:
-            total = total + state.S.sum() + state.z.sum()
-        total.backward()
+        outputs = (out,) if state is None else (out, state.S, state.z)
+        torch.autograd.backward(outputs, tuple(map(torch.randn_like, outputs)))
 
     everything: dict[str, Any] = {"key_mask": real, "return_state": True, "impl": "triton"}
     return {
@@ -96,7 +107,9 @@ def calls(dtype: torch.dtype, T: int) -> dict[str, Callable[[], Any]]:
             )
         ),
         "step": lambda: linear_attention_step(
-            q[:, :, 0].detach(), k[:, :, 0].detach(), v[:, :, 0].detach(), impl="triton"
+            *(draw(B, H, D, dtype=dtype).detach() for _ in range(3)),
+            past(D, gradient=False),
+            impl="triton",
         ),
     }
 
@@ -107,21 +120,21 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     launches = []
     for dtype in request["dtypes"]:
-        known = listed(dtype)
+        known = listed(request["modules"], dtype)
         for T in request["lengths"]:
-            for module, call in calls(TYPES[dtype], T).items():
+            made = calls(TYPES[dtype], T)
+            for module in request["modules"]:
                 NOTED.clear()
-                call()
+                made[module]()
                 launches += [
                     {
                         "module": module,
                         "dtype": dtype,
                         "T": T,
-                        "kernel": kernel,
                         "program": program,
-                        "listed": program in known,
+                        "differences": differences(program, known),
                     }
-                    for kernel, program in NOTED
+                    for program in NOTED
                 ]
     print(json.dumps({"triton": triton.__version__, "launches": launches}))
 
