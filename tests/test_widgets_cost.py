@@ -94,7 +94,7 @@ def test_the_sentence_about_the_rival() -> None:
     explorer = CostExplorer(T=1_024, E=768, H=12, L=12, rival=SAME_WIDTH)
     assert "fewer operations from 65 tokens on, a state of 2.3 MiB" in explorer.status
     assert "lighter than the cache from 66 on" in explorer.status  # 2 bytes against 4
-    assert explorer.status.endswith("takes 1.21 times fewer operations (at most 1.22).")
+    assert explorer.status.endswith("pass are divided by 1.21 (at most by 1.22).")
     explorer.set_values(rival=TAYLOR, dtype="float32 (4 bytes)")
     assert "fewer operations from 2,146 tokens on" in explorer.status
     assert "lighter than the cache from 1,090 on" in explorer.status

@@ -56,7 +56,9 @@ class CostExplorer(Explorer):
     }
 
     @staticmethod
-    def compute(*, T: int, E: int, H: int, L: int, dtype: str, rival: str) -> dict[str, Any]:
+    def compute(
+        *, T: int, E: int, H: int, L: int, dtype: str, rival: str = NOTHING
+    ) -> dict[str, Any]:
         """FLOPs ``rest`` and ``pairs`` of all blocks, bytes ``weights``, ``cache``, ``scores``.
 
         ``… over T`` is the same over ``LENGTHS``; ``crossing`` is the length from which on
@@ -169,11 +171,15 @@ class CostExplorer(Explorer):
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """Both panels in words."""
+        rival = (
+            " Dashed, linear attention's operations and its state, with crosses at the crossings."
+            if arrays["rival"] != NOTHING
+            else ""
+        )
         return (
             "Two charts with logarithmic axes over the number of tokens. Left, operations: a line "
             "of slope 1 and one of slope 2 that cross. Right, bytes: weights flat, cache of slope "
-            "1, scores of slope 2. With a rival, its operations and its state are dashed and its "
-            f"crossings marked. {self.finding(values, arrays)}"
+            f"1, scores of slope 2.{rival} {self.finding(values, arrays)}"
         )
 
 
@@ -200,8 +206,8 @@ def _compared(values: dict[str, Any], arrays: dict[str, Any]) -> str:
     return (
         f" Linear attention: fewer operations from {_from(arrays['fewer'])} tokens on, a state of "
         f"{size(arrays['state'])}, lighter than the cache from {_from(arrays['lighter'])} on; "
-        f"the whole pass takes {number(gain, 2)} times fewer operations "
-        f"(at most {number(1 + arrays['pairs'] / arrays['rest'], 2)})."
+        f"the operations of the whole pass are divided by {number(gain, 2)} "
+        f"(at most by {number(1 + arrays['pairs'] / arrays['rest'], 2)})."
     )
 
 
