@@ -74,25 +74,11 @@ def _tile(x, stride_t, stride_d, t, d, width, seen):
 
 @triton.jit
 def _tokens(
-    x,
-    y,
-    den,
-    delta,
-    mask,
-    stride_xt,
-    stride_xd,
-    stride_yt,
-    stride_yd,
-    stride_ms,
-    t,
-    cols,
-    T,
-    Dv,
-    D: tl.constexpr,
-    QUERY: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    x, y, den, delta, mask,
+    stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
+    t, cols, T, Dv,
+    D: tl.constexpr, QUERY: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """(x, y, w) of the tokens ``t``, some columns of y: (k, v, 1), or (q, dout/den, δ) if QUERY."""
     seen = t < T
     if MASKED:
@@ -129,35 +115,12 @@ def _rows(i, d, D: tl.constexpr):
 
 @triton.jit
 def _read(
-    raw,
-    t,
-    cols,
-    low,
-    high,
-    S,
-    z,
-    x,
-    y,
-    den,
-    delta,
-    mask,
-    stride_xt,
-    stride_xd,
-    stride_yt,
-    stride_yd,
-    stride_ms,
-    T,
-    Dv,
-    root,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-    QUERY: tl.constexpr,
-    DOT: tl.constexpr,
-):
+    raw, t, cols, low, high, S, z, x, y, den, delta, mask,
+    stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
+    T, Dv, root,
+    D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, QUERY: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """Σ φ(x)·φ(x′) y′ and Σ φ(x)·φ(x′) w′ over the state and over the tokens ``low`` to ``high``.
 
     ``raw`` is the tile of x before its scale. What has a dash is the other side: queries if QUERY.
@@ -178,25 +141,10 @@ def _read(
         for start in range(low, high, BT):
             u = start + tl.arange(0, BT).to(tl.int64)
             raw_u, Y, w = _tokens(
-                x,
-                y,
-                den,
-                delta,
-                mask,
-                stride_xt,
-                stride_xd,
-                stride_yt,
-                stride_yd,
-                stride_ms,
-                u,
-                cols,
-                T,
-                Dv,
-                D,
-                QUERY,
-                NORMALIZE,
-                MASKED,
-            )
+                x, y, den, delta, mask,
+                stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
+                u, cols, T, Dv, D, QUERY, NORMALIZE, MASKED,
+            )  # fmt: skip
             s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
             past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
             A = tl.where(past, 1.0 + s + 0.5 * s * s, 0.0)
@@ -207,40 +155,13 @@ def _read(
 
 @triton.jit
 def _pull(
-    x_own,
-    y_own,
-    x,
-    y,
-    den,
-    delta,
-    mask,
-    stride_xt_own,
-    stride_xd_own,
-    stride_yt_own,
-    stride_yd_own,
-    stride_xt,
-    stride_xd,
-    stride_yt,
-    stride_yd,
-    stride_ms,
-    t,
-    low,
-    high,
-    S,
-    z,
-    T_own,
-    T,
-    Dv,
-    root,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-    QUERY: tl.constexpr,
-    DOT: tl.constexpr,
-):
+    x_own, y_own, x, y, den, delta, mask,
+    stride_xt_own, stride_xd_own, stride_yt_own, stride_yd_own, stride_xt, stride_xd, stride_yt,
+    stride_yd, stride_ms,
+    t, low, high, S, z, T_own, T, Dv, root,
+    D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, QUERY: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """The gradient of Σ φ(x)·φ(x′) (y·y′ + w·w′) at a tile of x, over the same as in ``_read``.
 
     Exactly one of the two sides has queries: the other one if QUERY.
@@ -250,25 +171,10 @@ def _pull(
     for first in range(0, Dv, BV):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
         raw, Y, w = _tokens(
-            x_own,
-            y_own,
-            den,
-            delta,
-            mask,
-            stride_xt_own,
-            stride_xd_own,
-            stride_yt_own,
-            stride_yd_own,
-            stride_ms,
-            t,
-            cols,
-            T_own,
-            Dv,
-            D,
-            not QUERY,
-            NORMALIZE,
-            MASKED and QUERY,
-        )
+            x_own, y_own, den, delta, mask,
+            stride_xt_own, stride_xd_own, stride_yt_own, stride_yd_own, stride_ms,
+            t, cols, T_own, Dv, D, not QUERY, NORMALIZE, MASKED and QUERY,
+        )  # fmt: skip
         X = raw.to(tl.float32) * root
         w = tl.where(first == 0, w, 0.0)  # like one more column of y: it takes part once
         for i in range(D + 1):
@@ -285,25 +191,10 @@ def _pull(
             for start in range(low, high, BT):
                 u = start + tl.arange(0, BT).to(tl.int64)
                 raw_u, Y_u, w_u = _tokens(
-                    x,
-                    y,
-                    den,
-                    delta,
-                    mask,
-                    stride_xt,
-                    stride_xd,
-                    stride_yt,
-                    stride_yd,
-                    stride_ms,
-                    u,
-                    cols,
-                    T,
-                    Dv,
-                    D,
-                    QUERY,
-                    NORMALIZE,
-                    MASKED and not QUERY,
-                )
+                    x, y, den, delta, mask,
+                    stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
+                    u, cols, T, Dv, D, QUERY, NORMALIZE, MASKED and not QUERY,
+                )  # fmt: skip
                 s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
                 dA = tl.dot(Y, tl.trans(Y_u), input_precision=DOT) + w[:, None] * w_u[None, :]
                 past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
@@ -315,51 +206,17 @@ def _pull(
 # The kernels
 
 
-@triton.jit
-def _sums(
-    x,
-    y,
-    den,
-    delta,
-    mask,
-    S_0,
-    z_0,
-    S_all,
-    z_all,
-    S_end,
-    z_end,
-    stride_xb,
-    stride_xh,
-    stride_xt,
-    stride_xd,
-    stride_yb,
-    stride_yh,
-    stride_yt,
-    stride_yd,
-    stride_mb,
-    stride_ms,
-    stride_Sb,
-    stride_Sh,
-    stride_Sc,
-    stride_Sd,
-    stride_zb,
-    stride_zh,
+@triton.jit(do_not_specialize=["T", "chunk"])
+def taylor_sums(
+    x, y, den, delta, mask, S_0, z_0, S_all, z_all, S_end, z_end,
+    stride_xb, stride_xh, stride_xt, stride_xd, stride_yb, stride_yh, stride_yt, stride_yd,
+    stride_mb, stride_ms, stride_Sb, stride_Sh, stride_Sc, stride_Sd, stride_zb, stride_zh,
     stride_zc,
-    H,
-    T,
-    Dv,
-    chunk,
-    root,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    QUERY: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-    PAST: tl.constexpr,
-    EACH: tl.constexpr,
+    H, T, Dv, chunk, root,
+    D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, QUERY: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, PAST: tl.constexpr, EACH: tl.constexpr,
     DOT: tl.constexpr,
-):
+):  # fmt: skip
     """Σ φ(x) yᵀ and Σ φ(x) w before each chunk (``EACH``) and after the last; one block a program.
 
     For queries (QUERY) time runs backwards: after each chunk, and before the first.
@@ -396,25 +253,10 @@ def _sums(
                 tl.store(z_all + slot + row, z, mask=here)
         for start in range(g * chunk, tl.minimum(T, (g + 1) * chunk), BT):
             raw, Y, w = _tokens(
-                x,
-                y,
-                den,
-                delta,
-                mask,
-                stride_xt,
-                stride_xd,
-                stride_yt,
-                stride_yd,
-                stride_ms,
-                start + tl.arange(0, BT).to(tl.int64),
-                cols,
-                T,
-                Dv,
-                D,
-                QUERY,
-                NORMALIZE,
-                MASKED,
-            )
+                x, y, den, delta, mask,
+                stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
+                start + tl.arange(0, BT).to(tl.int64), cols, T, Dv, D, QUERY, NORMALIZE, MASKED,
+            )  # fmt: skip
             F = _features(raw.to(tl.float32) * root, i, D)
             S = tl.dot(tl.trans(F), Y, S, input_precision=DOT)
             z += tl.sum(F * w[:, None], axis=0)
@@ -423,48 +265,16 @@ def _sums(
         tl.store(z_end + n * C + row, z, mask=here)
 
 
-@triton.jit
-def _outputs(
-    q,
-    k,
-    v,
-    mask,
-    S,
-    z,
-    out,
-    den,
-    stride_qb,
-    stride_qh,
-    stride_qt,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kt,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vt,
-    stride_vd,
-    stride_mb,
-    stride_ms,
-    stride_ob,
-    stride_oh,
-    stride_ot,
-    stride_od,
-    H,
-    T,
-    S_len,
-    Dv,
-    chunk,
-    root,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T", "S_len", "chunk"])
+def taylor_outputs(
+    q, k, v, mask, S, z, out, den,
+    stride_qb, stride_qh, stride_qt, stride_qd, stride_kb, stride_kh, stride_kt, stride_kd,
+    stride_vb, stride_vh, stride_vt, stride_vd, stride_mb, stride_ms, stride_ob, stride_oh,
+    stride_ot, stride_od,
+    H, T, S_len, Dv, chunk, root,
+    D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """(A V + φ(Q) S) / (A 1 + φ(Q) z) for one tile of queries and one block of value columns."""
     n, tile, i_v = _split(tl.program_id(0), tl.cdiv(T, BT), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
@@ -478,35 +288,12 @@ def _outputs(
     g = first // chunk
     slot = (n * tl.cdiv(T, chunk) + g) * C
     num, total = _read(
-        raw,
-        t,
-        cols,
-        g * chunk,
-        first + BT,
-        S + slot * Dv,
-        z + slot,
-        k + b * stride_kb + h * stride_kh,
-        v + b * stride_vb + h * stride_vh,
-        den,
-        den,
+        raw, t, cols, g * chunk, first + BT, S + slot * Dv, z + slot,
+        k + b * stride_kb + h * stride_kh, v + b * stride_vb + h * stride_vh, den, den,
         mask + b * stride_mb,
-        stride_kt,
-        stride_kd,
-        stride_vt,
-        stride_vd,
-        stride_ms,
-        S_len,
-        Dv,
-        root,
-        D,
-        BT,
-        BV,
-        CAUSAL,
-        NORMALIZE,
-        MASKED,
-        False,
-        DOT,
-    )
+        stride_kt, stride_kd, stride_vt, stride_vd, stride_ms,
+        S_len, Dv, root, D, BT, BV, CAUSAL, NORMALIZE, MASKED, False, DOT,
+    )  # fmt: skip
     if NORMALIZE:
         # x/∞ is 0, with gradient 0: a query that sees nothing. Divided before it becomes half.
         total = tl.where(total == 0, float("inf"), total)
@@ -520,26 +307,13 @@ def _outputs(
     )
 
 
-@triton.jit
-def _delta(
-    out,
-    dout,
-    den,
-    delta,
-    stride_ob,
-    stride_oh,
-    stride_ot,
-    stride_od,
-    stride_gb,
-    stride_gh,
-    stride_gt,
-    stride_gd,
-    H,
-    T,
-    Dv,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T"])
+def taylor_deltas(
+    out, dout, den, delta,
+    stride_ob, stride_oh, stride_ot, stride_od, stride_gb, stride_gh, stride_gt, stride_gd,
+    H, T, Dv,
+    BT: tl.constexpr, BV: tl.constexpr,
+):  # fmt: skip
     """δ = −Σ dN·out: the gradient of the denominator of each query."""
     n, tile, _ = _split(tl.program_id(0), tl.cdiv(T, BT), 1)
     b, h = n // H, n % H
@@ -556,54 +330,16 @@ def _delta(
     tl.store(delta + place, total, mask=there)
 
 
-@triton.jit
-def _gradients(
-    q,
-    k,
-    v,
-    dout,
-    den,
-    delta,
-    mask,
-    S,
-    z,
-    dS,
-    dz,
-    dq,
-    dk,
-    dv,
-    stride_qb,
-    stride_qh,
-    stride_qt,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kt,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vt,
-    stride_vd,
-    stride_gb,
-    stride_gh,
-    stride_gt,
-    stride_gd,
-    stride_mb,
-    stride_ms,
-    H,
-    T,
-    S_len,
-    Dv,
-    chunk,
-    root,
-    D: tl.constexpr,
-    BT: tl.constexpr,
-    BV: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    NORMALIZE: tl.constexpr,
-    MASKED: tl.constexpr,
-    DOT: tl.constexpr,
-):
+@triton.jit(do_not_specialize=["T", "S_len", "chunk"])
+def taylor_gradients(
+    q, k, v, dout, den, delta, mask, S, z, dS, dz, dq, dk, dv,
+    stride_qb, stride_qh, stride_qt, stride_qd, stride_kb, stride_kh, stride_kt, stride_kd,
+    stride_vb, stride_vh, stride_vt, stride_vd, stride_gb, stride_gh, stride_gt, stride_gd,
+    stride_mb, stride_ms,
+    H, T, S_len, Dv, chunk, root,
+    D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, CAUSAL: tl.constexpr,
+    NORMALIZE: tl.constexpr, MASKED: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
     """One tile of dq, or of dk, or of one block of columns of dv: by the last program index."""
     longest = tl.maximum(T, S_len)
     n, tile, part = _split(tl.program_id(0), tl.cdiv(longest, BT), tl.cdiv(Dv, BV) + 2)
@@ -624,132 +360,36 @@ def _gradients(
     d = tl.arange(0, _BD).to(tl.int64)
     if part == 0:
         dX = _pull(
-            q,
-            dout,
-            k,
-            v,
-            den,
-            delta,
-            mask,
-            stride_qt,
-            stride_qd,
-            stride_gt,
-            stride_gd,
-            stride_kt,
-            stride_kd,
-            stride_vt,
-            stride_vd,
-            stride_ms,
-            t,
-            begin,
-            first + BT,
-            S + slot * Dv,
-            z + slot,
-            T,
-            S_len,
-            Dv,
-            root,
-            D,
-            BT,
-            BV,
-            CAUSAL,
-            NORMALIZE,
-            MASKED,
-            False,
-            DOT,
-        )
+            q, dout, k, v, den, delta, mask,
+            stride_qt, stride_qd, stride_gt, stride_gd, stride_kt, stride_kd, stride_vt,
+            stride_vd, stride_ms,
+            t, begin, first + BT, S + slot * Dv, z + slot, T, S_len, Dv, root, D, BT, BV,
+            CAUSAL, NORMALIZE, MASKED, False, DOT,
+        )  # fmt: skip
         at_q = dq + (n * T + t)[:, None] * D + d[None, :]
         tl.store(at_q, dX.to(dq.dtype.element_ty), mask=(t < T)[:, None] & (d < D)[None, :])
     elif part == 1:
         dX = _pull(
-            k,
-            v,
-            q,
-            dout,
-            den,
-            delta,
-            mask,
-            stride_kt,
-            stride_kd,
-            stride_vt,
-            stride_vd,
-            stride_qt,
-            stride_qd,
-            stride_gt,
-            stride_gd,
-            stride_ms,
-            t,
-            first,
-            end,
-            dS + slot * Dv,
-            dz + slot,
-            S_len,
-            T,
-            Dv,
-            root,
-            D,
-            BT,
-            BV,
-            CAUSAL,
-            NORMALIZE,
-            MASKED,
-            True,
-            DOT,
-        )
+            k, v, q, dout, den, delta, mask,
+            stride_kt, stride_kd, stride_vt, stride_vd, stride_qt, stride_qd, stride_gt,
+            stride_gd, stride_ms,
+            t, first, end, dS + slot * Dv, dz + slot, S_len, T, Dv, root, D, BT, BV, CAUSAL,
+            NORMALIZE, MASKED, True, DOT,
+        )  # fmt: skip
         at_k = dk + (n * S_len + t)[:, None] * D + d[None, :]
         tl.store(at_k, dX.to(dk.dtype.element_ty), mask=(t < S_len)[:, None] & (d < D)[None, :])
     else:
         cols = (part - 2) * BV + tl.arange(0, BV)
         raw, _, real = _tokens(
-            k,
-            v,
-            den,
-            delta,
-            mask,
-            stride_kt,
-            stride_kd,
-            stride_vt,
-            stride_vd,
-            stride_ms,
-            t,
-            cols,
-            S_len,
-            Dv,
-            D,
-            False,
-            NORMALIZE,
-            MASKED,
-        )
+            k, v, den, delta, mask,
+            stride_kt, stride_kd, stride_vt, stride_vd, stride_ms,
+            t, cols, S_len, Dv, D, False, NORMALIZE, MASKED,
+        )  # fmt: skip
         dV, _ = _read(
-            raw,
-            t,
-            cols,
-            first,
-            end,
-            dS + slot * Dv,
-            dz + slot,
-            q,
-            dout,
-            den,
-            delta,
-            mask,
-            stride_qt,
-            stride_qd,
-            stride_gt,
-            stride_gd,
-            stride_ms,
-            T,
-            Dv,
-            root,
-            D,
-            BT,
-            BV,
-            CAUSAL,
-            NORMALIZE,
-            False,
-            True,
-            DOT,
-        )
+            raw, t, cols, first, end, dS + slot * Dv, dz + slot, q, dout, den, delta, mask,
+            stride_qt, stride_qd, stride_gt, stride_gd, stride_ms,
+            T, Dv, root, D, BT, BV, CAUSAL, NORMALIZE, False, True, DOT,
+        )  # fmt: skip
         # The constant feature of padding is 1 and would pull at its value.
         dV = tl.where(real[:, None] > 0, dV, 0.0)
         at_v = dv + (n * S_len + t)[:, None] * Dv + cols[None, :]
@@ -837,7 +477,7 @@ def _sum(
     mask, mask_strides, masked = _mask(key_mask, x)
     S_0, z_0 = past or (S_end, z_end)
     runtime.launch(
-        _sums,
+        taylor_sums,
         (B * H * (D + 2) * triton.cdiv(Dv, blocks.BV),),
         x,
         y,
@@ -901,7 +541,7 @@ class _Taylor(torch.autograd.Function):
         den = runtime.empty((B, H, T), like=q, dtype=torch.float32) if options.normalize else None
         mask, mask_strides, masked = _mask(key_mask, q)
         runtime.launch(
-            _outputs,
+            taylor_outputs,
             (B * H * triton.cdiv(T, blocks.BT) * triton.cdiv(Dv, blocks.BV),),
             q,
             k,
@@ -957,7 +597,7 @@ class _Taylor(torch.autograd.Function):
         if den is not None:
             delta = runtime.empty((B, H, T), like=q, dtype=torch.float32)
             runtime.launch(
-                _delta,
+                taylor_deltas,
                 (B * H * triton.cdiv(T, blocks.BT),),
                 out,
                 dout,
@@ -982,7 +622,7 @@ class _Taylor(torch.autograd.Function):
         blocks = _blocks(q.dtype, Dv, gradients=True)
         tiles = triton.cdiv(max(T, S_len), blocks.BT)
         runtime.launch(
-            _gradients,
+            taylor_gradients,
             (B * H * tiles * (2 + triton.cdiv(Dv, blocks.BV)),),
             q,
             k,
@@ -1075,7 +715,7 @@ def cases(dtype: str, width: int) -> list[Case]:
         "EACH": True,
         "DOT": _precision(of),
     }
-    values = {"H": H, "T": T, "S_len": T, "Dv": width, "chunk": CHUNK}
+    values = {"H": H, "Dv": width}
     for letter, axes, sizes in (
         *((x, "bhtd", (H, T, WIDEST)) for x in "xqk"),
         *((x, "bhtd", (H, T, width)) for x in "yvog"),
@@ -1086,9 +726,9 @@ def cases(dtype: str, width: int) -> list[Case]:
         for i, axis in enumerate(axes):
             values[f"stride_{letter}{axis}"] = math.prod(sizes[i:])
 
-    def case(name: str, kernel: Any, unused: str = "", **more: bool) -> Case:
+    def case(kernel: Any, detail: str = "", unused: str = "", **more: bool) -> Case:
         names = list(inspect.signature(kernel.fn).parameters)
-        blocks = _blocks(of, width, gradients=kernel is _gradients)
+        blocks = _blocks(of, width, gradients=kernel is taylor_gradients)
         given = flags | more | {"BT": blocks.BT, "BV": blocks.BV}
         constexprs = {x: value for x, value in given.items() if x in names}
         plain = {x: "i32" for x in names if x in _INTEGERS or x.startswith("stride")}
@@ -1096,21 +736,21 @@ def cases(dtype: str, width: int) -> list[Case]:
         signature = {x: (types | plain).get(x, "*fp32") for x in names if x not in constexprs}
         own = values | ({"stride_mb": 0, "stride_ms": 0} if "mask" in unused else {})
         return Case(
-            f"taylor{name}",
+            kernel.__name__ + detail,
             kernel,
             signature,
             constexprs,
             blocks.num_warps,
             blocks.num_stages,
-            tensor_cores=kernel is not _delta,
+            tensor_cores=kernel is not taylor_deltas,
             values={x: own[x] for x in signature if x in own},
             maxnreg=blocks.maxnreg,
         )
 
     return [
-        case("_sums", _sums, "den delta", QUERY=False, MASKED=True),
-        case("_outputs", _outputs, MASKED=True),
-        case("_delta", _delta),
-        case("_sums backwards", _sums, "mask", QUERY=True, MASKED=False),
-        case("_gradients", _gradients, MASKED=True),
+        case(taylor_sums, "", "den delta", QUERY=False, MASKED=True),
+        case(taylor_outputs, MASKED=True),
+        case(taylor_deltas),
+        case(taylor_sums, " backwards", "mask", QUERY=True, MASKED=False),
+        case(taylor_gradients, MASKED=True),
     ]
