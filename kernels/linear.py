@@ -3,18 +3,18 @@
     S_g = S before chunk g      A = tril(φ(Q) φ(K)ᵀ)      z_g = Σ of φ(k) before chunk g
     num = A V + φ(Q) S_g        den = A 1 + φ(Q) z_g      out = num / den
 
-``linear_states`` goes over the chunks in their order, adds φ(K)ᵀ V to a block of S that never leaves the
-registers, and writes down what S was before each chunk. Then every chunk has what it needs, and
-``linear_outputs`` does all of them at once. Backward, with dN = dout/den and δ = −Σ dN·out, the gradient
-of den:
+``linear_states`` goes over the chunks in their order, adds φ(K)ᵀ V to a block of S that never
+leaves the registers, and writes down what S was before each chunk. Then every chunk has what it
+needs, and ``linear_outputs`` does all of them at once. Backward, with dN = dout/den and
+δ = −Σ dN·out, the gradient of den:
 
     dS_g = Σ of φ(Q)ᵀ dN after chunk g      dA = tril(dN Vᵀ + δ 1ᵀ)      dz_g = Σ of δ φ(q) after it
     dφ(Q) = dA φ(K) + dN S_gᵀ + δ z_gᵀ      dφ(K) = dAᵀ φ(Q) + V dS_gᵀ + 1 dz_gᵀ
     dV    = Aᵀ dN + φ(K) dS_g
 
-``linear_state_gradients`` is ``linear_states`` with time reversed, and ``linear_input_gradients`` does all chunks at
-once. A later chunk's sum is never a total minus a prefix: that would cancel. Without ``causal``
-there is one state, of all keys, and no A.
+``linear_state_gradients`` is ``linear_states`` with time reversed, and ``linear_input_gradients``
+does all chunks at once. A later chunk's sum is never a total minus a prefix: that would cancel.
+Without ``causal`` there is one state, of all keys, and no A.
 
 What is kept for the backward pass: q, k, v, the output and den, 4 bytes a token. The states, 4·C·Dv
 bytes a chunk of each head, are computed again, because kept for every layer they would be the
@@ -36,11 +36,11 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from course.kernels import runtime
-from course.kernels.aot import Case
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from course.kernels import runtime
+from course.kernels.aot import Case
 from course.linear import LinearState
 
 MAPS = ("elu", "relu", "identity")
@@ -370,7 +370,6 @@ def linear_input_gradients(
             A = tl.where(past, A, 0.0)
             dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
             dV = tl.dot(tl.trans(A), dN, dV, input_precision=DOT)
-        dV = tl.where(seen[:, None], dV, 0.0)
         inside = (t < S_len)[:, None] & (d < Dv)[None, :]
         tl.store(dv + (n * S_len + t)[:, None] * Dv + d[None, :], dV, inside)
 
@@ -398,7 +397,7 @@ def sizes(dtype: torch.dtype, C: int, Dv: int, *, most: int = 64) -> dict[str, i
     return {"BT": side, "BC": min(most, runtime.block(C)), "BV": min(most, runtime.block(Dv))}
 
 
-#: ``linear_input_gradients`` has two accumulators and four operands at once: smaller blocks for it.
+#: ``linear_input_gradients`` holds two accumulators and four operands at once: smaller blocks.
 GRADIENT_BLOCK = 32
 LAUNCH = {"num_warps": 8, "num_stages": 1}
 
