@@ -79,10 +79,10 @@ def test_steps_equal_the_whole():
 def test_one_launch(name):
     """And not one torch operation that reads or writes data."""
     C = get_feature_map(name).width(D)
-    past = past_of(C, Dv)
+    inputs, past = token(), past_of(C, Dv)
     with runtime.counting() as launches, data_operations() as touched:
-        linear_attention_step(*token(), past, feature_map=name, impl="triton")
-        linear_attention_step(*token(), feature_map=name, impl="triton")
+        linear_attention_step(*inputs, past, feature_map=name, impl="triton")
+        linear_attention_step(*inputs, feature_map=name, impl="triton")
     assert launches == ["linear_step"] * 2
     assert touched == []
 
