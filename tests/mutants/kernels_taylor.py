@@ -191,7 +191,7 @@ def outputs_over_several_chunks(m: Any) -> None:
 
 @check
 def everything_of_two_blocks_of_columns(m: Any) -> None:
-    compare(m, Example(H=1, T=17, D=2, Dv=18, masked=True, past=4, scale=0.6, strided=True))
+    compare(m, Example(H=1, T=17, D=1, Dv=18, masked=True, past=4, scale=0.6, strided=True))
 
 
 @check
