@@ -434,18 +434,22 @@ def launch_states(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    past: tuple[Tensor, Tensor, Tensor] | None,
+    past: tuple[Tensor | None, ...],
     options: Options,
     *,
     each: bool,
     end: bool,
-) -> tuple[tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor, Tensor] | None]:
-    """The states before each chunk ``[N,G,C,Dv]`` and ``[N,G,C]``, and the last with its t."""
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """S ``[N,G,C,Dv]`` and z ``[N,G,C]`` before each chunk; S, z and t after all; () if not asked.
+
+    ``past``: S, z and t before all, or three None.
+    """
     B, H, S_len, C = k.shape
     Dv = v.shape[-1]
     fixed = _fixed(k, v, options)
     N, G = B * H, triton.cdiv(S_len, fixed["BT"])
-    all_ = last = None
+    all_: tuple[Tensor, ...] = ()
+    last: tuple[Tensor, ...] = ()
     if each:
         all_ = tuple(
             runtime.empty(shape, like=q, dtype=torch.float32)
@@ -457,7 +461,7 @@ def launch_states(
             runtime.empty((B, H, C), like=q, dtype=torch.float32),
             runtime.empty((B,), like=q, dtype=torch.int64),
         )
-    S_0, z_0, t_0 = past or (None, None, None)
+    S_0, z_0, t_0 = past
     runtime.launch(
         linear_states,
         (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
@@ -475,7 +479,7 @@ def launch_states(
         S_len,
         options.root,
         MASKED=mask is not None,
-        PAST=past is not None,
+        PAST=S_0 is not None,
         EACH=each,
         END=end,
         **fixed,
@@ -501,13 +505,12 @@ class _LinearAttention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         B, H, T, _ = q.shape
         Dv = v.shape[-1]
-        past = None if S_0 is None else (S_0, z_0, t_0)
         each, last = launch_states(
             q,
             k,
             v,
             mask,
-            past,
+            (S_0, z_0, t_0),
             options,
             each=options.causal,
             end=return_state or not options.causal,
@@ -548,7 +551,7 @@ class _LinearAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, d_out: Tensor | None, dS: Tensor | None, dz: Tensor | None, _: None
+        ctx: Any, d_out: Tensor | None, dS: Tensor | None, dz: Tensor | None, dt: None
     ) -> tuple[Tensor | None, ...]:
         q, k, v, S_0, z_0, t_0, mask, out, den, *states = ctx.saved_tensors
         options: Options = ctx.options
@@ -556,16 +559,16 @@ class _LinearAttention(torch.autograd.Function):
         S_len, Dv = v.shape[2:]
         N = B * H
         fixed = _fixed(q, v, options)
-        past = None if S_0 is None else (S_0, z_0, t_0)
         if d_out is None:  # only the state has a gradient
             d_out = q.new_zeros(()).expand(B, H, T, Dv)
         if options.causal:
+            past = (S_0, z_0, t_0)
             states, _ = launch_states(q, k, v, mask, past, options, each=True, end=False)
         slots = (N, triton.cdiv(T, fixed["BT"])) if options.causal else (N,)
         dS_all = runtime.empty((*slots, C, Dv), like=q, dtype=torch.float32)
         dz_all = runtime.empty((*slots, C), like=q, dtype=torch.float32)
         dS_0 = dz_0 = None
-        if past is not None:
+        if S_0 is not None:
             dS_0 = runtime.empty(S_0.shape, like=S_0)
             dz_0 = runtime.empty(z_0.shape, like=z_0)
         common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize}
@@ -586,7 +589,7 @@ class _LinearAttention(torch.autograd.Function):
             options.root,
             HAS_dS=dS is not None,
             HAS_dz=dz is not None,
-            PAST=past is not None,
+            PAST=S_0 is not None,
             **common,
             **fixed,
         )

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
 from course.kernels import runtime
 from course.kernels.aot import Case
 from course.kernels.linear import feature_map as phi
-from torch import Tensor
-
 from course.linear import LinearState
 
 
