@@ -32,6 +32,7 @@ from course.widgets import (
     FeatureMapExplorer,
     PositionExplorer,
     RegisterExplorer,
+    RooflineExplorer,
     RowExplorer,
     ScaleExplorer,
     Slider,
@@ -50,6 +51,7 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     FeatureMapExplorer,
     RegisterExplorer,
     ChunkExplorer,
+    RooflineExplorer,
 )
 
 
@@ -110,7 +112,7 @@ def test_every_place_of_every_control_has_arrays_and_a_sentence(kind, explorer) 
     for name, value in one_at_a_time(kind):
         values = explorer.values | {name: value}
         arrays = kind.compute(**values)
-        shown = [arrays[key] for key in ("scores", "weights", "mapped") if key in arrays]
+        shown = [arrays[key] for key in ("scores", "weights", "mapped", "share") if key in arrays]
         assert shown and all(np.isfinite(array).all() for array in shown), (name, value)
         assert explorer.finding(values, arrays).endswith(".")
         assert "\n" not in explorer.alt(values, arrays)

@@ -36,6 +36,7 @@ from course.widgets.cost import CostExplorer
 from course.widgets.feature_maps import FeatureMapExplorer
 from course.widgets.positions import PositionExplorer
 from course.widgets.register import RegisterExplorer
+from course.widgets.roofline import RooflineExplorer
 from course.widgets.row import RowExplorer
 from course.widgets.scale import ScaleExplorer
 
@@ -48,6 +49,7 @@ __all__ = [
     "FeatureMapExplorer",
     "PositionExplorer",
     "RegisterExplorer",
+    "RooflineExplorer",
     "RowExplorer",
     "ScaleExplorer",
     "Slider",

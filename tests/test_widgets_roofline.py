@@ -1,0 +1,73 @@
+"""The explorer of the roofline: its counts, its bounds, and its sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course import cost
+from course.widgets import RooflineExplorer
+from course.widgets.roofline import INTENSITIES, MACHINES, PROGRAMS
+
+ANY = st.fixed_dictionaries(
+    {name: st.sampled_from(control.grid()) for name, control in RooflineExplorer.controls.items()}
+)
+
+
+def compute(**values) -> dict:
+    first = {name: control.value for name, control in RooflineExplorer.controls.items()}
+    return RooflineExplorer.compute(**first | values)
+
+
+@given(ANY)
+@settings(max_examples=60)
+def test_by_hand(values) -> None:
+    T, D, B = values["T"], values["D"], values["rows"]
+    chunks = -(-T // B)
+    flops = np.array(
+        [4 * T * D * D, chunks * B * (4 * B * D + 4 * D * D), 4 * T * T * D, 4 * T * T * D]
+    )
+    numbers = np.array(
+        [4 * T * D, 6 * T * D, 4 * T * D + 4 * T * T, 2 * T * D + 2 * chunks * T * D]
+    )
+    states = np.array([T, chunks, 0, 0]) * 2 * D * (D + 1)
+    nbytes = 2 * numbers + 4 * states
+    arrays, machine = compute(**values), MACHINES[values["gpu"]]
+    assert arrays["intensities"] == pytest.approx(flops / nbytes)
+    seconds = np.maximum(flops / machine.flops, nbytes / machine.bandwidth)
+    assert arrays["seconds"] == pytest.approx(seconds)
+    assert arrays["share"] == pytest.approx(flops / seconds / machine.flops)
+    assert arrays["share"].max() <= 1
+
+
+def test_the_roof_is_the_machine_s() -> None:
+    for name, machine in MACHINES.items():
+        roof = compute(gpu=name)["roof"]
+        assert roof.max() == machine.flops
+        slope = machine.ridge > INTENSITIES
+        assert np.allclose(roof[slope], INTENSITIES[slope] * machine.bandwidth)
+
+
+def test_its_hints_hold() -> None:
+    names = dict(zip(PROGRAMS, range(4), strict=True))
+    for rows in (16, 128):
+        moved = compute(rows=rows)["intensities"] != compute(rows=64)["intensities"]
+        assert moved.tolist() == [False, True, False, True]
+    for gpu in MACHINES:
+        for D in (16, 64, 256):
+            arrays = compute(gpu=gpu, D=D, rows=64)
+            assert (arrays["share"][[names["steps"], names["chunks"]]] < 1).all()
+    naive = [compute(D=D)["intensities"][names["naive"]] for D in (16, 64, 256)]
+    assert naive == sorted(naive)
+    slow, fast = compute(gpu="L4")["seconds"], compute(gpu="A100 80GB SXM")["seconds"]
+    assert slow / fast == pytest.approx(2_039 / 300, rel=1e-6)
+
+
+def test_its_sentence_names_who_waits() -> None:
+    assert RooflineExplorer().status.startswith("All four wait for memory: the H100 SXM wants 295 ")
+    tiled = RooflineExplorer(gpu="A100 80GB SXM", rows=256, T=65_536)
+    assert tiled.status.startswith("Steps, chunks and naive wait for memory")
+    assert "tiled 100 %" in tiled.status
+    assert cost.GPUS[0].name in RooflineExplorer.controls["gpu"].options
