@@ -929,47 +929,35 @@ def ratios(
     """Measured ratios over ``x``: label → [points, repeats], drawn as mean, lowest and highest.
 
     A line at 1 says where both sides are equal, and a mark on it where each label's ``crossings``
-    lies, with its number: that number differs from machine to machine, so it stands in the picture
-    and its alt text, not in the finding.
+    lies. The legend has its number, which differs from machine to machine: so it stands in the
+    picture and its alt text, not in the finding.
     """
     figure = new_figure(*size)
     axes = figure.subplots()
     colours = _colours(list(series))
     axes.axhline(1, color=INK, linewidth=1)
+    said = []
     for place, (label, values) in enumerate(series.items()):
         array = as_array(label, values, ndim=2)
         mean = array.mean(1)
-        errors = np.stack([mean - array.min(1), array.max(1) - mean])
+        at = crossings[label]
+        words = f"crosses 1 at {at:,.0f}" if np.isfinite(at) else "does not cross 1 here"
+        said.append(f"{label} {words}")
         axes.errorbar(
             _x(x),
             mean,
-            yerr=errors,
+            yerr=np.stack([mean - array.min(1), array.max(1) - mean]),
             fmt=MARKERS[place] + "-",
             color=colours[label],
             linewidth=1.4,
             capsize=3,
-            label=label,
+            label=said[-1],
         )
-    said = []
-    for place, (label, at) in enumerate(crossings.items()):
-        words = f"{at:,.0f}" if np.isfinite(at) else "nowhere here"
-        said.append(f"{label} crosses 1 at {words}")
         if np.isfinite(at):
             axes.plot([at], [1], "X", color=colours[label], markeredgecolor=INK, markersize=10)
-            axes.annotate(
-                words,
-                (at, 1),
-                xytext=(0, 9 if place % 2 else -17),
-                textcoords="offset points",
-                ha="right" if place % 2 else "left",
-                color=colours[label],
-                fontweight="bold",
-            )
     _finish(axes, [x], xlabel, ylabel, "", True, True, ticks)
     if alt is None:
-        alt = (
-            f"{ylabel} against {xlabel}, mean and spread for {', '.join(series)}; {'; '.join(said)}"
-        )
+        alt = f"{ylabel} against {xlabel}, each mean with its spread: {'; '.join(said)}."
     return Picture(figure, alt=alt, finding=finding)
 
 

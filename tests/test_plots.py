@@ -300,7 +300,9 @@ def test_ratios_have_their_spread_and_their_crossing_in_picture_and_alt_text(pic
     assert np.allclose([bar[:, 1] for bar in bars], np.outer(X / 4, [0.5, 1.5]))
     (mark,) = [line for line in axes.lines if line.get_marker() == "X"]
     assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (4.0, 1)
-    assert "a crosses 1 at 4; b crosses 1 at nowhere here" in picture.alt
+    said = ["a crosses 1 at 4", "b does not cross 1 here"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == said
+    assert picture.alt.endswith("; ".join(said) + ".")
     assert picture.finding == "f"
 
 
