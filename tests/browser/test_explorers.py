@@ -14,7 +14,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course.widgets import AttentionExplorer, Explorer, RowExplorer
+from course.widgets import (
+    AttentionExplorer,
+    ChunkExplorer,
+    Explorer,
+    RegisterExplorer,
+    RowExplorer,
+)
 from tests.browser.lab import TOKEN, find_browser, serve
 
 pytestmark = pytest.mark.browser
@@ -27,7 +33,12 @@ if find_browser() is None:
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a failure is still a failure
-EXPLORERS: tuple[type[Explorer], ...] = (RowExplorer, AttentionExplorer)
+EXPLORERS: tuple[type[Explorer], ...] = (
+    RowExplorer,
+    AttentionExplorer,
+    RegisterExplorer,
+    ChunkExplorer,
+)
 
 
 def stored_notebook() -> nbformat.NotebookNode:
