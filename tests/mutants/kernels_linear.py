@@ -216,18 +216,6 @@ def far_negative_inputs_still_average(m: Any) -> None:
 
 
 @check
-def gradients_do_not_cancel(m: Any) -> None:
-    """A suffix sum as total − prefix loses 1 beside 32 × 1e8."""
-    q, k, v = (torch.ones(1, 1, 70, 1) for _ in range(3))
-    dout = torch.ones(1, 1, 70, 1)
-    dout[:, :, :32] = 1e8
-    k.requires_grad_()
-    out = m.linear_attention(q, k, v, feature_map="identity", normalize=False)
-    (grad,) = torch.autograd.grad(out, k, dout)
-    assert grad[0, 0, -1, 0] == 1 and grad[0, 0, 40, 0] == 30, grad
-
-
-@check
 def half_inputs_keep_float32_sums(m: Any) -> None:
     """The numerator is beyond float16; z counts on where float16 stops, at 2,048."""
     q, k, v = (torch.ones(1, 1, 70, d, dtype=torch.float16) for d in (2, 2, 3))
@@ -242,9 +230,33 @@ def half_inputs_keep_float32_sums(m: Any) -> None:
 
 
 @check
+def heads_and_sequences(m: Any) -> None:
+    past, options = past_of(D, Dv), {"key_mask": some(B, 9), "scale": 0.6}
+    with poisoned():
+        out, after = m.linear_attention(*qkv(9), initial_state=past, return_state=True, **options)
+    wanted = definition(*qkv(9), past, **options)
+    for name, x, y in zip(("out", "S", "z"), (out, after.S, after.z), wanted, strict=True):
+        close(x, y, name)
+    assert torch.equal(after.t, past.t + options["key_mask"].sum(-1)), after.t
+
+
+@check
+def gradients_do_not_cancel(m: Any) -> None:
+    """A suffix sum as total − prefix loses 1 beside 32 × 1e8."""
+    q, k, v = (torch.ones(1, 1, 70, 1) for _ in range(3))
+    dout = torch.ones(1, 1, 70, 1)
+    dout[:, :, :32] = 1e8
+    k.requires_grad_()
+    out = m.linear_attention(q, k, v, feature_map="identity", normalize=False)
+    (grad,) = torch.autograd.grad(out, k, dout)
+    assert grad[0, 0, -1, 0] == 1 and grad[0, 0, 40, 0] == 30, grad
+
+
+@check
 def a_past_a_mask_and_a_future(m: Any) -> None:
-    """Every gradient, through the state too; six heads."""
-    compare(m, qkv(9), past_of(D, Dv), key_mask=some(B, 9), scale=0.6)
+    """Every gradient, through the state too."""
+    one = {"B": 1, "H": 2}
+    compare(m, qkv(9, **one), past_of(D, Dv, **one), key_mask=some(1, 9), scale=0.6)
 
 
 @check
