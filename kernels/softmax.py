@@ -200,7 +200,7 @@ def softmax_forward(
     l = tl.where(saw_nothing, 1.0, l)
     _store(O, o / l[:, None], t, dv, o_t, o_d, t < T, Dv)
     L += n.to(tl.int64) * T
-    tl.store(L + t, tl.where(saw_nothing, float("inf"), m + tl.log2(l)), mask=t < T)
+    tl.store(L + t.to(tl.int64), tl.where(saw_nothing, float("inf"), m + tl.log2(l)), mask=t < T)
 
 
 @triton.jit(do_not_specialize=["T", "S", "window"])
@@ -233,12 +233,12 @@ def softmax_backward_q(
 
     t = tile * BLOCK_T + tl.arange(0, BLOCK_T)
     d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    log_l = tl.load(L + t, mask=t < T, other=float("inf"))
+    log_l = tl.load(L + t.to(tl.int64), mask=t < T, other=float("inf"))
     saw = log_l != float("inf")
     o = _load(O, t, dv, o_t, o_d, t < T, Dv)
     do = _load(DO, t, dv, do_t, do_d, saw, Dv)
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
-    tl.store(DELTA + t, delta, mask=t < T)
+    tl.store(DELTA + t.to(tl.int64), delta, mask=t < T)
 
     dq = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     first, last = _keys_in_reach(
@@ -300,8 +300,8 @@ def softmax_backward_kv(
     )
     for start in range(first, last, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
-        log_l = tl.load(L + t, mask=t < T, other=float("inf"))
-        delta = tl.load(DELTA + t, mask=t < T, other=0.0)
+        log_l = tl.load(L + t.to(tl.int64), mask=t < T, other=float("inf"))
+        delta = tl.load(DELTA + t.to(tl.int64), mask=t < T, other=0.0)
         saw = log_l != float("inf")
         s = _products(K, i, i < S, k_s, k_d, Q, t, saw, q_t, q_d, D, BLOCK_D, CHUNK, DOT)
         s, visible = _masked(
@@ -336,19 +336,21 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def blocks(dtype: torch.dtype, width: int, *, backward: bool) -> Blocks:
+def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> Blocks:
     """The tiles for rows of ``width`` numbers, the larger of D and Dv.
 
-    64×64 while two such tiles fit into 48 KiB. A float32 takes the place of four halves: it is
-    twice as wide, and the tensor cores get it in two parts. The backward pass holds twice as many
-    tiles, so its products take half as many columns at a time.
+    64×64 while two such tiles fit into 48 KiB. A mask or a bias (``masked``) is a tile too, and
+    leaves room for half as many keys. A float32 takes the place of four halves: it is twice as
+    wide, and tensor cores get it in parts. The backward pass holds twice as many tiles as the
+    forward pass, so its products take rows in shorter pieces.
     """
     wide = runtime.block(width)
-    chunk = (128 if backward else 256) // dtype.itemsize
+    chunk = 32 if backward else 256 // dtype.itemsize
+    warps = 4 if wide < 64 else 8
     if dtype.itemsize == 2:
         rows = runtime.rows(2 * wide * dtype.itemsize)
-        return Blocks(rows, rows, chunk, 4 if wide < 64 else 8, 2)
-    return Blocks(16 if backward and wide > 64 else 32, 32, chunk, 4 if wide < 64 else 8, 1)
+        return Blocks(rows, 32 if masked else rows, chunk, warps, 2)
+    return Blocks(16 if backward and wide > 64 else 32, 32, chunk, warps, 1)
 
 
 class _Options(NamedTuple):
@@ -404,6 +406,13 @@ def _constants(
     )
 
 
+def _size(
+    q: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, *, backward: bool
+) -> Blocks:
+    masked = mask is not None or bias is not None
+    return blocks(q.dtype, max(q.shape[-1], v.shape[-1]), backward=backward, masked=masked)
+
+
 def _programs(heads: int, length: int, rows: int) -> tuple[int]:
     return (heads * -(-length // rows),)
 
@@ -411,10 +420,10 @@ def _programs(heads: int, length: int, rows: int) -> tuple[int]:
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, options: _Options
 ) -> tuple[Tensor, Tensor]:
-    (B, H, T, D), Dv = q.shape, v.shape[-1]
+    (B, H, T, _), Dv = q.shape, v.shape[-1]
     o = runtime.empty((B, H, T, Dv), like=q)
     L = runtime.empty((B, H, T), like=q, dtype=torch.float32)
-    size = blocks(q.dtype, max(D, Dv), backward=False)
+    size = _size(q, v, mask, bias, backward=False)
     numbers, strides, meta = _common(size, q, v, mask, bias, options)
     runtime.launch(
         softmax_forward,
@@ -441,18 +450,18 @@ def _backward(
     *,
     keep_ds: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    (B, H, T, D), (S, Dv) = q.shape, v.shape[2:]
+    (B, H, T, _), S = q.shape, v.shape[2]
     dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
     delta = runtime.empty(L.shape, like=L)
     # The kernel passes over tiles that nothing in them may look at: zeros, not just any memory.
     ds = torch.zeros(B, H, T, S, dtype=torch.float32, device=q.device) if keep_ds else None
-    size = blocks(q.dtype, max(D, Dv), backward=True)
+    size = _size(q, v, mask, bias, backward=True)
     numbers, strides, meta = _common(size, q, v, mask, bias, options)
-    hidden = (q if mask is None else mask, q if bias is None else bias)
+    visibility = (q if mask is None else mask, q if bias is None else bias)
     runtime.launch(
         softmax_backward_q,
         _programs(B * H, T, size.T),
-        *(q, k, v, o, L, do, delta, dq, L if ds is None else ds, *hidden),
+        *(q, k, v, o, L, do, delta, dq, L if ds is None else ds, *visibility),
         *numbers,
         *(stride for x in (q, k, v, o, do, dq) for stride in x.stride()),
         *strides,
@@ -462,7 +471,7 @@ def _backward(
     runtime.launch(
         softmax_backward_kv,
         _programs(B * H, S, size.S),
-        *(q, k, v, L, do, delta, dk, dv, *hidden),
+        *(q, k, v, L, do, delta, dk, dv, *visibility),
         *numbers,
         *(stride for x in (q, k, v, do, dk, dv) for stride in x.stride()),
         *strides,
@@ -528,8 +537,9 @@ def cases(dtype: str, width: int) -> list[Case]:
     """Each kernel at D = Dv = ``width``: as a causal layer uses it, and with all that it can do."""
     found = []
     for kernel in (softmax_forward, softmax_backward_q, softmax_backward_kv):
-        size = blocks(runtime.DTYPES[dtype], width, backward=kernel is not softmax_forward)
+        backward = kernel is not softmax_forward
         for full in (False, True):
+            size = blocks(runtime.DTYPES[dtype], width, backward=backward, masked=full)
             constants = _constants(
                 size, width, width, causal=not full, windowed=full, masked=full, biased=full
             )
