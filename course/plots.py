@@ -929,20 +929,18 @@ def ratios(
     """Measured ratios over ``x``: label → [points, repeats], drawn as mean, lowest and highest.
 
     A line at 1 says where both sides are equal, and a mark on it where each label's ``crossings``
-    lies. The legend has its number, which differs from machine to machine: so it stands in the
-    picture and its alt text, not in the finding.
+    lies. Only the picture has that number, in its legend: it differs from machine to machine, and
+    finding and alt text must not.
     """
     figure = new_figure(*size)
     axes = figure.subplots()
     colours = _colours(list(series))
     axes.axhline(1, color=INK, linewidth=1)
-    said = []
     for place, (label, values) in enumerate(series.items()):
         array = as_array(label, values, ndim=2)
         mean = array.mean(1)
         at = crossings[label]
         words = f"crosses 1 at {at:,.0f}" if np.isfinite(at) else "does not cross 1 here"
-        said.append(f"{label} {words}")
         axes.errorbar(
             _x(x),
             mean,
@@ -951,13 +949,13 @@ def ratios(
             color=colours[label],
             linewidth=1.4,
             capsize=3,
-            label=said[-1],
+            label=f"{label} {words}",
         )
         if np.isfinite(at):
             axes.plot([at], [1], "X", color=colours[label], markeredgecolor=INK, markersize=10)
     _finish(axes, [x], xlabel, ylabel, "", True, True, ticks)
     if alt is None:
-        alt = f"{ylabel} against {xlabel}, each mean with its spread: {'; '.join(said)}."
+        alt = f"{ylabel} against {xlabel}, mean and spread, for {', '.join(series)}."
     return Picture(figure, alt=alt, finding=finding)
 
 
