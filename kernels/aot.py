@@ -542,7 +542,7 @@ def compile_all(
 ) -> list[Row]:
     """Compile all that is ``wanted`` in ``processes`` child processes: one row each, in its order.
 
-    Chips that are only reported get widths up to ``REPORT_WIDTH``.
+    Chips that are only reported get widths up to ``REPORT_WIDTH``, and no bf16: they have none.
     ``progress`` is called with how many rows are done, of how many, and the last one's name. A
     module that cannot list its cases, a compiler that dies or takes longer than ``limit`` seconds
     give a row with an ``error``.
@@ -606,7 +606,7 @@ def _plan(wanted: Wanted, child: _Child, limit: float) -> Iterator[Row]:
                 if isinstance(found, str):
                     yield Row(module, "cases", dtype, width, arch, True, error=found)
                     continue
-                if width > REPORT_WIDTH and not CHIPS[arch].gated:
+                if not CHIPS[arch].gated and (width > REPORT_WIDTH or dtype == "bf16"):
                     continue
                 for name, tensor_cores in found:
                     row = Row(module, name, dtype, width, arch, True, tensor_cores)
