@@ -14,11 +14,9 @@ from course.inputs import require_choice, require_positive
 from course.kernels import aot
 from course.kernels.aot import CHIPS, DTYPES, MODULES, WIDTHS, Row, Wanted
 
-_T4 = (
-    "sm_75 (T4, also on free notebook services) is a report only. Triton makes no tensor-core code\n"
-    "for it: the kernels run there with ordinary arithmetic, in float16 and float32, at a fraction\n"
-    'of the chip\'s rate, and bfloat16 is emulated. On a T4 use impl="torch", or SDPA for softmax.'
-)
+_T4 = """sm_75 (T4, also on free notebook services) is a report only, for small widths. Triton makes
+no tensor-core code for it: products of tiles become ordinary arithmetic, at a fraction of the
+chip's rate. On a T4 use impl="torch", or PyTorch's own function for softmax attention."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -152,8 +150,10 @@ def _line(row: Row) -> tuple[int, int, bool]:
 
 
 def _cells(rows: Sequence[Row]) -> str:
-    first = rows[0]
-    made = [row for row in rows if row.error is None]
+    first, made = rows[0], [row for row in rows if row.error is None]
+    widths = "/".join(str(row.width) for row in rows) + ("" if first.hints else " unaligned")
+    if not made:
+        return f"  {first.arch:7} {first.dtype:5} {widths:14} not compiled"
 
     def each(values: Iterable[object]) -> str:
         texts = list(map(str, values))
@@ -169,7 +169,7 @@ def _cells(rows: Sequence[Row]) -> str:
     return _FORMAT.format(
         first.arch,
         first.dtype,
-        "/".join(str(row.width) for row in rows) + ("" if first.hints else " unaligned"),
+        widths,
         each(row.registers for row in made),
         each(row.spills for row in made),
         each(f"{row.shared / 1024:.3g}" for row in made)

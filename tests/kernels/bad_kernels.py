@@ -11,6 +11,7 @@ import time
 
 import triton
 import triton.language as tl
+
 from course.kernels.aot import Case
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from course.kernels.aot import Case
-
 from tests.kernels.bad_kernels import Endless
 
 
