@@ -3,8 +3,8 @@
     S' = S + φ(k) vᵀ      z' = z + φ(k)      out = S'ᵀ φ(q) / φ(q)·z'
 
 There is no product of tiles: 4·C·Dv operations stand against 8·C·Dv bytes, S read and S' written.
-So the time is that of moving the state, and what a launch can save is launches: the torch form
-makes about ten calls, which read S two more times.
+So the time is that of moving the state, and what can be saved is the rest: the torch form makes
+more than ten calls a token, and one of them reads S' again.
 """
 
 from __future__ import annotations
