@@ -27,7 +27,7 @@ sums before each chunk, packed, are kept for the backward pass: 4·C·Dv/256 byt
 much as an output in float16. Launches: two forward, three backward (two without ``normalize``).
 
 Precision: as in :mod:`course.kernels.linear`. Features, S, z and all sums are float32 for float16
-inputs as well, because s² leaves the range of float16 at |s| = 362.
+inputs as well, because s²/2 leaves the range of float16 at |s| = 362.
 Source of the map: Arora et al. 2024 (arXiv:2402.18668), section 4.
 """
 
@@ -56,6 +56,7 @@ _ROOT_TWO = tl.constexpr(math.sqrt(2.0))
 
 
 # Parts of the kernels. Offsets have 64 bits: the indices of heads and tokens are int64 already.
+# ``disable_licm``: what a loop computes anew each time needs no registers between times.
 
 
 @triton.jit
@@ -129,7 +130,7 @@ def _read(
     X = raw.to(tl.float32) * root
     num = tl.zeros([BT, BV], tl.float32)
     total = tl.zeros([BT], tl.float32)
-    for i in range(D + 2):
+    for i in tl.range(D + 2, disable_licm=True):
         here = tl.where(i > D, d == 0, (d < D) & ((d >= i) | (i == D)))
         row = _rows(i, d, D)
         F = _features(X, i, D)
@@ -138,7 +139,7 @@ def _read(
         num = tl.dot(F, S_i, num, input_precision=DOT)
         total += tl.sum(F * tl.load(z + row, mask=here, other=0.0)[None, :], axis=1)
     if CAUSAL:
-        for start in range(low, high, BT):
+        for start in tl.range(low, high, BT, disable_licm=True):
             u = start + tl.arange(0, BT).to(tl.int64)
             raw_u, Y, w = _tokens(
                 x, y, den, delta, mask,
@@ -168,27 +169,26 @@ def _pull(
     """
     d = tl.arange(0, _BD)
     dX = tl.zeros([BT, _BD], tl.float32)
-    for first in range(0, Dv, BV):
+    for first in tl.range(0, Dv, BV, disable_licm=True):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
         raw, Y, w = _tokens(
             x_own, y_own, den, delta, mask,
             stride_xt_own, stride_xd_own, stride_yt_own, stride_yd_own, stride_ms,
             t, cols, T_own, Dv, D, not QUERY, NORMALIZE, MASKED and QUERY,
         )  # fmt: skip
-        X = raw.to(tl.float32) * root
         w = tl.where(first == 0, w, 0.0)  # like one more column of y: it takes part once
-        for i in range(D + 1):
+        for i in tl.range(D + 1, disable_licm=True):
             # ∂(½ Σ x_i x_j S_ij) = Σ_i x_i S_ij with all of S, of which half is packed.
             row = _rows(i, d, D)
             block = (d < D)[:, None] & (cols < Dv)[None, :]
             S_i = tl.load(S + row[:, None] * Dv + cols[None, :], mask=block, other=0.0)
             z_i = tl.load(z + row, mask=d < D, other=0.0)
             dF = tl.dot(Y, tl.trans(S_i), input_precision=DOT) + w[:, None] * z_i[None, :]
-            x_i = tl.sum(tl.where((d == i)[None, :], X, 0.0), axis=1)
+            x_i = tl.sum(tl.where((d == i)[None, :], raw.to(tl.float32), 0.0), axis=1) * root
             twice = tl.where(d == i, _ROOT_TWO, 1.0)[None, :]
             dX += tl.where(i < D, x_i[:, None] * twice * dF, dF)
         if CAUSAL:
-            for start in range(low, high, BT):
+            for start in tl.range(low, high, BT, disable_licm=True):
                 u = start + tl.arange(0, BT).to(tl.int64)
                 raw_u, Y_u, w_u = _tokens(
                     x, y, den, delta, mask,
@@ -320,7 +320,7 @@ def taylor_deltas(
     t = tile * BT + tl.arange(0, BT)
     there = t < T
     total = tl.zeros([BT], tl.float32)
-    for first in range(0, Dv, BV):
+    for first in tl.range(0, Dv, BV, disable_licm=True):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
         o = _tile(out + b * stride_ob + h * stride_oh, stride_ot, stride_od, t, cols, Dv, there)
         do = _tile(dout + b * stride_gb + h * stride_gh, stride_gt, stride_gd, t, cols, Dv, there)
@@ -415,14 +415,13 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(dtype: torch.dtype, Dv: int, *, gradients: bool = False) -> _Blocks:
-    """Square tiles: 64 tokens and value columns, 32 in float32; half the tokens for gradients.
+    """Tiles of 64 tokens, 32 in float32, and half as many value columns; for gradients half of it.
 
     Found by compiling: what limits these kernels is not shared memory but registers, of which
-    float32 products cost the most. One step larger, and they spill.
+    float32 products and tensors with odd strides cost the most. One step larger, and they spill.
     """
-    size = 32 if dtype == torch.float32 else 64
-    BV = min(size, runtime.block(Dv))
-    return _Blocks(size // 2 if gradients else size, BV)
+    size = (32 if dtype == torch.float32 else 64) // (2 if gradients else 1)
+    return _Blocks(size, min(max(16, size // 2), runtime.block(Dv)))
 
 
 def _precision(dtype: torch.dtype) -> str:
