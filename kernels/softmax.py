@@ -325,12 +325,13 @@ def softmax_backward_kv(
 class Blocks(NamedTuple):
     """Sizes of the tiles and how the compiler works on one: what a launch and a compilation share.
 
-    ``T`` queries by ``S`` keys; ``chunk`` columns of a product at a time; ``warps`` of 32 threads;
-    ``stages`` of loads under way.
+    A program holds a tile of ``held`` rows and walks over the others ``walked`` rows at a time
+    (queries and keys; for dk and dv, keys and queries). ``chunk``: columns of a product at a time;
+    ``warps`` of 32 threads; ``stages`` of loads under way.
     """
 
-    T: int
-    S: int
+    held: int
+    walked: int
     chunk: int
     warps: int
     stages: int
@@ -339,18 +340,16 @@ class Blocks(NamedTuple):
 def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> Blocks:
     """The tiles for rows of ``width`` numbers, the larger of D and Dv.
 
-    64×64 while two such tiles fit into 48 KiB. A mask or a bias (``masked``) is a tile too, and
-    leaves room for half as many keys. A float32 takes the place of four halves: it is twice as
-    wide, and tensor cores get it in parts. The backward pass holds twice as many tiles as the
-    forward pass, so its products take rows in shorter pieces.
+    Registers are what there is too little of. A float32 takes the place of four halves: it is
+    twice as wide, and tensor cores get it in two parts. The backward pass has twice as many tiles.
+    A mask or a bias (``masked``) has an address of 8 bytes for each score.
     """
-    wide = runtime.block(width)
+    half = dtype.itemsize == 2
+    load = runtime.block(width) * (1 if half else 4) * (2 if backward else 1)
+    load *= 4 if masked else 1
+    held, walked = (64, 32) if load <= 128 else (32, 32) if load <= 512 else (32, 16)
     chunk = 32 if backward else 256 // dtype.itemsize
-    warps = 4 if wide < 64 else 8
-    if dtype.itemsize == 2:
-        rows = runtime.rows(2 * wide * dtype.itemsize)
-        return Blocks(rows, 32 if masked else rows, chunk, warps, 2)
-    return Blocks(16 if backward and wide > 64 else 32, 32, chunk, warps, 1)
+    return Blocks(held, walked, chunk, warps=8, stages=2 if half else 1)
 
 
 class _Options(NamedTuple):
@@ -391,10 +390,8 @@ def _common(
 def _constants(
     size: Blocks, D: int, Dv: int, *, causal: bool, windowed: bool, masked: bool, biased: bool
 ) -> dict[str, Any]:
-    """The compile-time arguments that all kernels have."""
+    """The compile-time arguments that all kernels have, but for the names of the tiles' sizes."""
     return dict(
-        BLOCK_T=size.T,
-        BLOCK_S=size.S,
         BLOCK_D=runtime.block(D),
         BLOCK_DV=runtime.block(Dv),
         CAUSAL=causal,
@@ -413,6 +410,14 @@ def _size(
     return blocks(q.dtype, max(q.shape[-1], v.shape[-1]), backward=backward, masked=masked)
 
 
+def _queries_held(size: Blocks) -> dict[str, int]:
+    return dict(BLOCK_T=size.held, BLOCK_S=size.walked)
+
+
+def _keys_held(size: Blocks) -> dict[str, int]:
+    return dict(BLOCK_S=size.held, BLOCK_T=size.walked)
+
+
 def _programs(heads: int, length: int, rows: int) -> tuple[int]:
     return (heads * -(-length // rows),)
 
@@ -427,11 +432,12 @@ def _forward(
     numbers, strides, meta = _common(size, q, v, mask, bias, options)
     runtime.launch(
         softmax_forward,
-        _programs(B * H, T, size.T),
+        _programs(B * H, T, size.held),
         *(q, k, v, o, L, q if mask is None else mask, q if bias is None else bias),
         *numbers,
         *(stride for x in (q, k, v, o) for stride in x.stride()),
         *strides,
+        **_queries_held(size),
         **meta,
     )
     return o, L
@@ -460,21 +466,23 @@ def _backward(
     visibility = (q if mask is None else mask, q if bias is None else bias)
     runtime.launch(
         softmax_backward_q,
-        _programs(B * H, T, size.T),
+        _programs(B * H, T, size.held),
         *(q, k, v, o, L, do, delta, dq, L if ds is None else ds, *visibility),
         *numbers,
         *(stride for x in (q, k, v, o, do, dq) for stride in x.stride()),
         *strides,
         KEEP_DS=keep_ds,
+        **_queries_held(size),
         **meta,
     )
     runtime.launch(
         softmax_backward_kv,
-        _programs(B * H, S, size.S),
+        _programs(B * H, S, size.held),
         *(q, k, v, L, do, delta, dk, dv, *visibility),
         *numbers,
         *(stride for x in (q, k, v, do, dk, dv) for stride in x.stride()),
         *strides,
+        **_keys_held(size),
         **meta,
     )
     return dq, dk, dv, ds
@@ -543,6 +551,7 @@ def cases(dtype: str, width: int) -> list[Case]:
             constants = _constants(
                 size, width, width, causal=not full, windowed=full, masked=full, biased=full
             )
+            constants |= (_keys_held if kernel is softmax_backward_kv else _queries_held)(size)
             if kernel is softmax_backward_q:
                 constants["KEEP_DS"] = full
             pointers = {"L": "*fp32", "DELTA": "*fp32", "DBIAS": "*fp32"}

@@ -53,6 +53,17 @@ def test_each_command_has_help_and_something_to_run(name: str) -> None:
     assert stop.value.code == 0
 
 
+def test_a_command_among_the_kernels_is_found_without_loading_them() -> None:
+    """``course.kernels`` lies in a folder of its own in the sources."""
+    code = (
+        "import sys; from course import cli; "
+        "print(cli._exists('course.kernels.runtime'), cli._exists('course.kernels.nothing'), "
+        "'triton' in sys.modules, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False", "False"]
+
+
 def fake_command(monkeypatch: pytest.MonkeyPatch, run: object) -> None:
     def add_parser(subparsers: argparse._SubParsersAction) -> None:
         subparsers.add_parser("fake").set_defaults(run=run)

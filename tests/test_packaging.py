@@ -89,6 +89,19 @@ def test_every_folder_with_code_is_packaged() -> None:
     assert listed == found
 
 
+def test_the_kernels_are_found_from_any_folder_and_load_no_triton(tmp_path: Path) -> None:
+    """Editable, they lie beside ``course``; in a wheel inside it."""
+    code = "import sys, course.kernels; print('triton' in sys.modules, *course.kernels.__path__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    loaded, folder = done.stdout.strip().split(" ", 1)
+    assert loaded == "False"
+    assert {file.name for file in Path(folder).glob("*.py")} == {
+        file.name for file in (ROOT / "kernels").glob("*.py")
+    }
+
+
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     parsed = [Requirement(line) for line in lines if line and not line.startswith("#")]
