@@ -8,7 +8,7 @@ of B tokens times D ≤ 16 numbers, and makes the features in blocks of 16 colum
     block i < D:  x_i·x_j for j ≥ i, the diagonal times √½      block D:  x_j      block D+1:  1
 
 one column times the whole tile, which needs no gather. Which row of the packed state a feature
-belongs to is arithmetic (``_state_row``), in the order of ``course.feature_maps``.
+belongs to is arithmetic (``_rows``), in the order of ``course.feature_maps``.
 
 Queries and keys play the same part. A token of either is a triple (x, y, w):
 
