@@ -73,7 +73,7 @@ def feature_map(x, MAP: tl.constexpr):
 def feature_gradient(f, df, MAP: tl.constexpr):
     """The gradient at x, given f = φ(x) and the gradient at f."""
     if MAP == "elu":
-        df = tl.where(f < 1, f, 1.0) * df  # φ' = exp(x) = φ below 0, and 1 above, where φ ≥ 1
+        df = tl.where(f >= 1, 1.0, f) * df  # φ' = exp(x) = φ below 0, and 1 above, where φ ≥ 1
     elif MAP == "relu":
         df = tl.where(f > 0, df, 0.0)
     return df

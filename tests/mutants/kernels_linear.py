@@ -507,7 +507,7 @@ linear(
     "tl.exp(tl.where(x > 0, 0.0, x)) - 1 + 1",
 )
 linear(
-    "elu's slope below 0", "feature_gradient", "df = tl.where(f < 1, f, 1.0) * df", "df = f * df"
+    "elu's slope below 0", "feature_gradient", "df = tl.where(f >= 1, 1.0, f) * df", "df = f * df"
 )
 linear(
     "a gradient for padding",
