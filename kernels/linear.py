@@ -387,19 +387,19 @@ class Options(NamedTuple):
 
 
 def sizes(dtype: torch.dtype, C: int, Dv: int, *, most: int = 64) -> dict[str, int]:
-    """Tokens, features and columns of a tile: wider heads are split into blocks of ``most``.
+    """Tokens, features and columns of a tile, and warps: wide heads are split into blocks.
 
     All tiles are float32 in registers, whatever the inputs are. The three products of
     ``tf32x3`` hold every operand three times, so float32 inputs get tiles of half the side.
     """
     side = 32 if dtype == torch.float32 else 64
-    most = min(side, most)
-    return {"BT": side, "BC": min(most, runtime.block(C)), "BV": min(most, runtime.block(Dv))}
+    BC, BV = (min(side, most, runtime.block(width)) for width in (C, Dv))
+    return {"BT": side, "BC": BC, "BV": BV, "num_warps": 4 if BC == BV == 16 else 8}
 
 
 #: ``linear_input_gradients`` holds two accumulators and four operands at once: smaller blocks.
 GRADIENT_BLOCK = 32
-LAUNCH = {"num_warps": 8, "num_stages": 1}
+NUM_STAGES = 1
 
 
 def precision(dtype: torch.dtype) -> str:
@@ -416,7 +416,7 @@ def _fixed(q: Tensor, v: Tensor, options: Options, most: int = 64) -> dict[str, 
         "MAP": options.feature_map,
         "DOT": precision(q.dtype),
         **sizes(q.dtype, C, Dv, most=most),
-        **LAUNCH,
+        "num_stages": NUM_STAGES,
     }
 
 
@@ -701,8 +701,8 @@ def cases(dtype: str, width: int) -> list[Case]:
                 kernel,
                 signature,
                 constexprs,
-                LAUNCH["num_warps"],
-                LAUNCH["num_stages"],
+                every["num_warps"],
+                every["num_stages"],
                 values={name: values[name] for name in signature if name in values},
             )
         )

@@ -294,8 +294,9 @@ def test_errors_are_those_of_the_torch_form():
 
 def test_tiles_are_what_the_rule_says():
     for dtype, side in ((torch.float16, 64), (torch.bfloat16, 64), (F32, 32)):
-        assert sizes(dtype, 256, 5) == {"BT": side, "BC": side, "BV": 16}
-        assert sizes(dtype, 17, 33, most=32) == {"BT": side, "BC": 32, "BV": 32}
+        assert sizes(dtype, 256, 5) == {"BT": side, "BC": side, "BV": 16, "num_warps": 8}
+        assert sizes(dtype, 17, 33, most=32) == {"BT": side, "BC": 32, "BV": 32, "num_warps": 8}
+        assert sizes(dtype, 16, 1) == {"BT": side, "BC": 16, "BV": 16, "num_warps": 4}
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
