@@ -103,9 +103,11 @@ def softmax_attention(
     require_same_dtype(q=q, v=v)
     if impl == "triton":
         return _tiled(q, k, v, mask, causal, window, bias, scale)
-    square = q.shape[2] == k.shape[2]
-    if impl == "torch" and square and mask is None and bias is None and window is None:
+    T, S = q.shape[2], k.shape[2]
+    everything = T == S or (S > 0 and (not causal or T == 1))  # the last query sees every key
+    if impl == "torch" and everything and mask is None and bias is None and window is None:
         # Every query sees something and every key is seen: the kernel needs no mask from us.
+        causal = causal and T == S
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     visible = _visible(q, k, mask, causal, window, bias)
     v = v.masked_fill(~visible.any(-2).unsqueeze(-1), 0)

@@ -358,10 +358,10 @@ def the_kernel_gets_no_mask_that_it_does_not_need(m: Any) -> None:
 
     m.F = types.SimpleNamespace(scaled_dot_product_attention=spy)
     try:
-        for options in ({}, {"causal": True}):
-            m.softmax_attention(*qkv(T=5, S=5), impl="torch", **options)
+        for T, causal in ((5, False), (5, True), (1, True), (1, False), (3, False)):
+            m.softmax_attention(*qkv(T=T, S=5), impl="torch", causal=causal)
             assert len(calls) == 1 and calls.pop().get("attn_mask") is None
-        m.softmax_attention(*qkv(), impl="torch")
+        m.softmax_attention(*qkv(T=3, S=5), impl="torch", causal=True)
         assert len(calls) == 1 and calls.pop()["attn_mask"].dtype == torch.bool
         m.softmax_attention(*qkv(T=5, S=5), impl="reference")
         assert not calls, "the reference must be another computation"
