@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from course import bench_linear
 from course.cost import median_seconds, model_flops, visible_pairs
 from course.inputs import require_positive
+from course.kernels import bench as kernels_bench
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -37,6 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     train.add_argument("--json", action="store_true", help="print one JSON object instead")
     train.set_defaults(run=_train_command)
     bench_linear.add_parser(benches)
+    kernels_bench.add_parser(benches)
 
 
 # ---------------------------------------------------------------------------------- bench train

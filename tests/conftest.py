@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,3 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
         import pytest_socket
 
         pytest_socket.socket_allow_hosts(["127.0.0.1", "::1", "localhost"], allow_unix_socket=True)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m gpu``, read only the files that have such tests.
+
+    A machine with a GPU may have nothing of what the other files import.
+    """
+    if config.option.markexpr.strip() != "gpu" or collection_path.suffix != ".py":
+        return None
+    return True if "mark.gpu" not in collection_path.read_text(encoding="utf-8") else None

@@ -24,16 +24,19 @@ from tests import oracles
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not HAS_GPU, reason="no GPU here: nothing was run on one"),
-]
+gpu = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 interpreted = pytest.mark.skipif(HAS_GPU, reason="with a GPU the kernels are compiled")
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 # Largest error relative to the largest number of the same head. Half inputs are read as they are,
 # and the result is rounded; a product in plain TF32 would be 1e-3 off, and float32 may not be.
 TOLERANCE = {F32: 5e-5, F16: 6e-3, BF16: 4e-2}
+
+
+@pytest.fixture
+def a_gpu() -> None:
+    if not HAS_GPU:  # in a fixture, so that all tests are skipped at one line: pytest tells it once
+        pytest.skip("no GPU here: nothing was run on one")
 
 
 class Shape(NamedTuple):
