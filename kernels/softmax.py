@@ -71,23 +71,9 @@ def _products(
 
 @triton.jit
 def _masked(
-    s,
-    t,
-    i,
-    T,
-    S,
-    window,
-    MASK,
-    mask_t,
-    mask_s,
-    BIAS,
-    bias_t,
-    bias_s,
-    CAUSAL: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
-    BIASED: tl.constexpr,
-):
+    s, t, i, T, S, window, MASK, mask_t, mask_s, BIAS, bias_t, bias_s,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
     """Scores with the bias added and −inf where query t may not look at key i, and who may look.
 
     ``t`` and ``i`` are indices in the shape of ``s`` up to broadcasting: a column and a row, or
@@ -177,9 +163,7 @@ def softmax_forward(
     )
     for start in range(first, last, BLOCK_S):
         i = start + tl.arange(0, BLOCK_S)
-        s = _products(
-            Q, t, t < T, q_t, q_d, K, i, i < S, k_s, k_d, D, BLOCK_D, CHUNK, DOT
-        )  # fmt: skip
+        s = _products(Q, t, t < T, q_t, q_d, K, i, i < S, k_s, k_d, D, BLOCK_D, CHUNK, DOT)
         s, visible = _masked(
             s * (scale * LOG2_E), t[:, None], i[None, :], T, S, window,
             MASK, mask_t, mask_s, BIAS, bias_t, bias_s, CAUSAL, WINDOWED, MASKED, BIASED,
@@ -348,7 +332,7 @@ def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> B
     load = runtime.block(width) * (1 if half else 4) * (2 if backward else 1)
     load *= 4 if masked else 1
     held, walked = (64, 32) if load <= 128 else (32, 32) if load <= 512 else (32, 16)
-    chunk = 32 if backward else 256 // dtype.itemsize
+    chunk = (64 if backward else 256) // dtype.itemsize
     return Blocks(held, walked, chunk, warps=8, stages=2 if half else 1)
 
 
