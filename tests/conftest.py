@@ -45,3 +45,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr.strip() != "gpu" or collection_path.suffix != ".py":
         return None
     return True if "mark.gpu" not in collection_path.read_text(encoding="utf-8") else None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Without a GPU its tests are skipped: all of them here, so that pytest says it in one line."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no GPU here: nothing was run on one")

@@ -24,19 +24,12 @@ from tests import oracles
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-gpu = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 interpreted = pytest.mark.skipif(HAS_GPU, reason="with a GPU the kernels are compiled")
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 # Largest error relative to the largest number of the same head. Half inputs are read as they are,
 # and the result is rounded; a product in plain TF32 would be 1e-3 off, and float32 may not be.
 TOLERANCE = {F32: 5e-5, F16: 6e-3, BF16: 4e-2}
-
-
-@pytest.fixture
-def a_gpu() -> None:
-    if not HAS_GPU:  # in a fixture, so that all tests are skipped at one line: pytest tells it once
-        pytest.skip("no GPU here: nothing was run on one")
 
 
 class Shape(NamedTuple):
@@ -294,7 +287,7 @@ def shapes(name: str, dtype: torch.dtype) -> list[Shape]:
 class TestOnAGPU:
     """Every kernel in every dtype."""
 
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     def test_values_and_gradients(self, name: str, dtype: torch.dtype) -> None:
         for shape in shapes(name, dtype):
@@ -313,7 +306,7 @@ FAR = ["softmax, causal", "linear, elu", "step, elu", "taylor"]
 class TestFarElementsOnAGPU:
     """Offsets beyond 2³¹ elements, and more heads than one axis of a grid may have programs."""
 
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     @pytest.mark.parametrize("axis", [1, 2])
     @pytest.mark.parametrize("name", FAR)
@@ -347,7 +340,7 @@ class TestFarElementsOnAGPU:
 
 
 class TestRefusalsOnAGPU:
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     def test_cpu_tensors_are_refused(self) -> None:
         q, k, v = inputs_of(Shape(1, 1, 4, 4, 8, 8), dtype=F32, device="cpu")
