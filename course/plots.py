@@ -32,7 +32,7 @@ from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -513,6 +513,7 @@ def bars(
             textcoords="offset points",
             va="center",
             fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},  # over the floor's line
         )
     if floor is not None:
         axes.axvline(floor[1], color=COLOURS[1], linestyle=(0, (5, 3)), linewidth=1.6)
@@ -530,6 +531,9 @@ def bars(
     axes.tick_params(axis="y", length=0)
     if logx:
         axes.set_xscale("log")
+        # Bars start at a power of ten that is named, with room for the number at the end.
+        least = min([float(heights.min()), *(low for low, _ in (intervals or {}).values())])
+        axes.set_xlim(10.0 ** math.floor(math.log10(least)), 1.8 * float(ends.max()))
     else:
         axes.margins(x=0.12)
         axes.set_xlim(left=min(0.0, float(heights.min())))
@@ -620,12 +624,13 @@ def panels(
         if title in logy:
             axes.set_yscale("log")
             heights = np.concatenate([as_array("y", y) for _, y in lines.values()])
-            fine = heights.max() < 20 * heights.min()
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if fine else (1, 3)))
-            axes.yaxis.set_major_formatter("{x:g}")
+            span = heights.max() / heights.min()
+            subs = (1, 1.5, 2, 3, 5, 7) if span < 20 else (1, 3) if span < 1_000 else (1,)
+            axes.yaxis.set_major_locator(LogLocator(subs=subs))
+            axes.yaxis.set_major_formatter("{x:g}" if span < 1_000 else LogFormatterMathtext())
             axes.yaxis.set_minor_locator(NullLocator())
         if ticks is not None:
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
             axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(True)
         axes.set(xlabel=xlabel, title=title)

@@ -45,8 +45,7 @@ class FeatureMapExplorer(Explorer):
     """Map, length of q and k, draw → its attention matrix, softmax's, and their distance.
 
     To try: elu + 1 is as good as the average at every length, and looks like it; Taylor-2 is
-    nearly softmax below length 1, and nothing like it at 2; a relu row that has no key in common
-    with its query is empty.
+    nearly softmax below length 1, and nothing like it at 2; relu is the same at every length.
     """
 
     title = "Which map comes near to softmax?"

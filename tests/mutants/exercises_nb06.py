@@ -8,8 +8,12 @@ def _stable(x):
     return torch.exp(x.clamp(max=0)) + torch.relu(x)
 
 
+def _log(x):
+    return x.clamp(max=0) + torch.log1p(torch.relu(x))
+
+
 def _in_place(x):
-    answer = _stable(x)
+    answer = _log(x)
     x += 1.0
     return answer
 
@@ -90,22 +94,25 @@ def _count_as_z(q, k, v, real):
 
 
 MUTANTS = {
-    "stable_elu_plus_one": {
+    "log_elu_plus_one": {
         "constant": torch.ones_like,
         "copied input": lambda x: x.clone(),
         "shape only": lambda x: torch.rand_like(x),
-        "as written": lambda x: F.elu(x) + 1,
-        "expm1": lambda x: torch.where(x > 0, x, torch.expm1(x.clamp(max=0))) + 1,
-        "where": lambda x: torch.where(x > 0, x + 1, x.exp()),
-        "without + 1": lambda x: F.elu(x),
-        "exponential alone": lambda x: torch.exp(x.clamp(max=0)),
-        "exponential above too": lambda x: torch.exp(x.clamp(max=80)),
-        "floor": lambda x: _stable(x).clamp_min(1e-6),
-        "off by one": lambda x: _stable(x) + torch.relu(x).sign(),
-        "always float64": lambda x: _stable(x.double()),
-        "in wide numbers, too late": lambda x: (F.elu(x).double() + 1).to(x.dtype),
-        "detached": lambda x: _stable(x.detach()),
-        "softplus": lambda x: F.softplus(x),
+        "log of the stable form": lambda x: _stable(x).log(),
+        "log of the form as written": lambda x: (F.elu(x) + 1).log(),
+        "log1p of elu": lambda x: torch.log1p(F.elu(x)),
+        "floor": lambda x: _stable(x).clamp_min(1e-30).log(),
+        "where": lambda x: torch.where(x > 0, torch.log1p(x), x),
+        "1 + x rounded": lambda x: x.clamp(max=0) + (1 + torch.relu(x)).log(),
+        "above zero only": lambda x: torch.log1p(torch.relu(x)),
+        "below zero only": lambda x: x.clamp(max=0),
+        "without + 1": lambda x: x.clamp(max=0) + torch.relu(x).clamp_min(1e-6).log(),
+        "base 2": lambda x: _log(x) / 0.6931471805599453,
+        "off by one": lambda x: x.clamp(max=0) + torch.log1p(torch.relu(x) + 1),
+        "always float64": lambda x: _log(x.double()),
+        "always float32": lambda x: _log(x.float()),
+        "detached": lambda x: _log(x.detach()),
+        "log of softplus": lambda x: F.softplus(x).log(),
         "in place": _in_place,
     },
     "square_features": {
