@@ -98,15 +98,15 @@ def attention_work(T: int, *, kind: str, backward: bool) -> Work:
     width = TAYLOR_D if kind == "taylor" else D
     if kind == "softmax":
         flops = cost.softmax_flops(T, D=D, pairs=cost.visible_pairs(T, causal=True))
-        factor = 3.5
+        factor = 3.5 if backward else 1.0
     else:
-        C = get_feature_map(kind).width(width)
-        flops, factor = cost.chunk_flops(T, C=C, Dv=D), 3.0
+        flops = cost.chunk_flops(T, C=get_feature_map(kind).width(width), Dv=D)
+        factor = 3.0 if backward else 1.0
     numbers = T * (2 * width + 2 * D)
     if backward:
         # q, k, v, the output and its gradient again; the gradients of q, k and v.
-        flops, numbers = factor * flops, numbers + T * (4 * width + 4 * D)
-    return Work(B * H * flops, B * H * numbers * DTYPE.itemsize)
+        numbers += T * (4 * width + 4 * D)
+    return Work(B * H * flops * factor, B * H * numbers * DTYPE.itemsize)
 
 
 def step_work() -> Work:
@@ -147,10 +147,10 @@ def tasks(device: str) -> list[Task]:
         torch.rand(STEP_BATCH, H, D, device=device),
         torch.zeros(STEP_BATCH, dtype=torch.int64, device=device),
     )
-    token = [draw(STEP_BATCH, H, D) for _ in range(3)]
+    q_t, k_t, v_t = (draw(STEP_BATCH, H, D) for _ in range(3))
 
     def step(impl: str) -> Callable[[], object]:
-        return lambda: linear_attention_step(*token, state, impl=impl)
+        return lambda: linear_attention_step(q_t, k_t, v_t, state, impl=impl)
 
     found.append(
         Task(
