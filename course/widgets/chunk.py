@@ -92,7 +92,9 @@ class ChunkExplorer(Explorer):
             axes.set_xlabel("chunk size B")
             axes.minorticks_off()
             axes.grid(True)
-            axes.legend(loc="upper left")
+            axes.legend(
+                loc="upper left", frameon=True, facecolor="white", edgecolor="none", framealpha=1
+            )
 
     def update(self, arrays: dict[str, Any]) -> None:
         """Move the lines and the points."""
