@@ -386,20 +386,26 @@ class Options(NamedTuple):
     root: float
 
 
-def sizes(dtype: torch.dtype, C: int, Dv: int, *, most: int = 64) -> dict[str, int]:
+#: The largest blocks of features and of columns: smaller where more tiles are held at once.
+BLOCKS = {
+    "linear_states": (64, 64),
+    "linear_outputs": (32, 64),
+    "linear_state_gradients": (64, 64),
+    "linear_input_gradients": (32, 32),
+}
+NUM_STAGES = 1
+
+
+def sizes(kernel: Any, dtype: torch.dtype, C: int, Dv: int) -> dict[str, int]:
     """Tokens, features and columns of a tile, and warps: wide heads are split into blocks.
 
     All tiles are float32 in registers, whatever the inputs are. The three products of
     ``tf32x3`` hold every operand three times, so float32 inputs get tiles of half the side.
     """
     side = 32 if dtype == torch.float32 else 64
-    BC, BV = (min(side, most, runtime.block(width)) for width in (C, Dv))
+    most_c, most_v = BLOCKS[kernel.__name__]
+    BC, BV = min(side, most_c, runtime.block(C)), min(side, most_v, runtime.block(Dv))
     return {"BT": side, "BC": BC, "BV": BV, "num_warps": 4 if BC == BV == 16 else 8}
-
-
-#: ``linear_input_gradients`` holds two accumulators and four operands at once: smaller blocks.
-GRADIENT_BLOCK = 32
-NUM_STAGES = 1
 
 
 def precision(dtype: torch.dtype) -> str:
@@ -407,15 +413,15 @@ def precision(dtype: torch.dtype) -> str:
     return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
 
 
-def _fixed(q: Tensor, v: Tensor, options: Options, most: int = 64) -> dict[str, Any]:
-    """What the kernels are compiled for, apart from what may be left out."""
+def _fixed(kernel: Any, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
+    """What the kernel is compiled for, apart from parts that may be left out."""
     C, Dv = q.shape[-1], v.shape[-1]
     return {
         "C": C,
         "Dv": Dv,
         "MAP": options.feature_map,
         "DOT": precision(q.dtype),
-        **sizes(q.dtype, C, Dv, most=most),
+        **sizes(kernel, q.dtype, C, Dv),
         "num_stages": NUM_STAGES,
     }
 
@@ -446,7 +452,7 @@ def launch_states(
     """
     B, H, S_len, C = k.shape
     Dv = v.shape[-1]
-    fixed = _fixed(k, v, options)
+    fixed = _fixed(linear_states, k, v, options)
     N, G = B * H, triton.cdiv(S_len, fixed["BT"])
     all_: tuple[Tensor, ...] = ()
     last: tuple[Tensor, ...] = ()
@@ -518,7 +524,7 @@ class _LinearAttention(torch.autograd.Function):
         states = each if options.causal else last[:2]
         out = runtime.empty((B, H, T, Dv), like=q)
         den = runtime.empty((B * H, T), like=q, dtype=torch.float32) if options.normalize else None
-        fixed = _fixed(q, v, options)
+        fixed = _fixed(linear_outputs, q, v, options)
         runtime.launch(
             linear_outputs,
             (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
@@ -558,7 +564,7 @@ class _LinearAttention(torch.autograd.Function):
         B, H, T, C = q.shape
         S_len, Dv = v.shape[2:]
         N = B * H
-        fixed = _fixed(q, v, options)
+        fixed = _fixed(linear_state_gradients, q, v, options)
         if d_out is None:  # only the state has a gradient
             d_out = q.new_zeros(()).expand(B, H, T, Dv)
         if options.causal:
@@ -593,7 +599,7 @@ class _LinearAttention(torch.autograd.Function):
             **common,
             **fixed,
         )
-        fixed = _fixed(q, v, options, GRADIENT_BLOCK)
+        fixed = _fixed(linear_input_gradients, q, v, options)
         dq = runtime.empty(q.shape, like=q)
         dk = runtime.empty(k.shape, like=k)
         dv = runtime.empty(v.shape, like=v)
@@ -684,8 +690,7 @@ def cases(dtype: str, width: int) -> list[Case]:
                 values[f"stride_{letter}{axis}"] = stride
     found = []
     for kernel in (linear_states, linear_outputs, linear_state_gradients, linear_input_gradients):
-        most = GRADIENT_BLOCK if kernel is linear_input_gradients else 64
-        every = flags | _fixed(x, x, options, most)
+        every = flags | _fixed(kernel, x, x, options)
         names = list(inspect.signature(kernel.fn).parameters)
         constexprs = {name: every[name] for name in names if name in every}
         signature = {

@@ -10,7 +10,14 @@ import torch
 pytest.importorskip("triton")
 
 from course.kernels import runtime
-from course.kernels.linear import MAPS, cases, sizes
+from course.kernels.linear import (
+    MAPS,
+    cases,
+    linear_input_gradients,
+    linear_outputs,
+    linear_states,
+    sizes,
+)
 from course.linear import LinearState, linear_attention
 from tests.kernels.counting import data_operations
 from tests.mutants.kernels_linear import (
@@ -294,9 +301,12 @@ def test_errors_are_those_of_the_torch_form():
 
 def test_tiles_are_what_the_rule_says():
     for dtype, side in ((torch.float16, 64), (torch.bfloat16, 64), (F32, 32)):
-        assert sizes(dtype, 256, 5) == {"BT": side, "BC": side, "BV": 16, "num_warps": 8}
-        assert sizes(dtype, 17, 33, most=32) == {"BT": side, "BC": 32, "BV": 32, "num_warps": 8}
-        assert sizes(dtype, 16, 1) == {"BT": side, "BC": 16, "BV": 16, "num_warps": 4}
+        wide = sizes(linear_states, dtype, 256, 5)
+        assert wide == {"BT": side, "BC": side, "BV": 16, "num_warps": 8}
+        split = sizes(linear_outputs, dtype, 65, 33)
+        assert split == {"BT": side, "BC": 32, "BV": side, "num_warps": 8}
+        narrow = sizes(linear_input_gradients, dtype, 16, 1)
+        assert narrow == {"BT": side, "BC": 16, "BV": 16, "num_warps": 4}
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
