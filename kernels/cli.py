@@ -6,6 +6,7 @@ import argparse
 import importlib.metadata
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -19,6 +20,19 @@ no tensor-core code for it: products of tiles become ordinary arithmetic, at a f
 chip's rate. On a T4 use impl="torch", or PyTorch's own function for softmax attention."""
 
 
+_DESCRIPTION = (
+    "Compile the kernels for GPUs that need not be here, in child processes, and print for each "
+    "its registers, spilled bytes a thread, shared memory, tensor-core instructions, the width of "
+    "its pointer offsets and the precision of its float32 products. Exit status 1 if on a chip "
+    "other than sm_75 a kernel needs more shared memory than there is, has an offset narrower than "
+    f"64 bits, multiplies in TF32 unasked, spills at a width up to {aot.NO_SPILL_WIDTH} (beyond: "
+    f"more than {aot.SPILL_BOUND:,} bytes), or computes half-precision products without tensor "
+    "cores. sm_75 is reported only, at widths up to "
+    f"{aot.REPORT_WIDTH}. Each kernel is also compiled once for each chip with nothing known of "
+    "the alignment of its tensors."
+)
+
+
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add ``course kernels``."""
     parser = subparsers.add_parser(
@@ -28,13 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     make = actions.add_parser(
         "compile",
         help="compile every kernel for six chips and check what it needs",
-        description="Compile the kernels for GPUs that need not be here, in child processes, and "
-        "print for each its registers, spilled bytes a thread, shared memory, tensor-core "
-        "instructions, the width of its pointer offsets and the precision of its float32 "
-        "products. Exit status 1 if on a chip other than sm_75 a kernel needs more shared memory "
-        "than there is, has an offset narrower than 64 bits, multiplies in TF32 unasked, spills "
-        f"at a width up to {aot.NO_SPILL_WIDTH} (beyond: more than {aot.SPILL_BOUND:,} bytes), or "
-        "computes half-precision products without tensor cores.",
+        description=textwrap.fill(_DESCRIPTION, 80),
         epilog="examples:\n"
         "  course kernels compile                                everything, about ten minutes\n"
         "  course kernels compile --arch sm_90 --width 64        one chip, one width\n"
@@ -176,5 +184,10 @@ def _cells(rows: Sequence[Row]) -> str:
         + f" of {CHIPS[first.arch].shared / 1024:.0f}",
         cores,
         each("+".join(sorted(row.offsets)) for row in made),
-        each("+".join(row.precisions) for row in made) if first.dtype == "fp32" else "",
+        each(
+            "+".join(row.precisions).replace("tf32", "tf32 (stated)")
+            if row.tf32_stated
+            else "+".join(row.precisions)
+            for row in made
+        ),
     ).rstrip() + ("" if len(made) == len(rows) else f"  ({len(rows) - len(made)} not compiled)")

@@ -358,6 +358,7 @@ def test_the_command_prints_a_table_and_names_what_failed(capsys, monkeypatch):
             FINE._replace(precisions=()),
             FINE._replace(width=128, spills=8),
             FINE._replace(name="step", tensor_cores=False, instructions={}),
+            FINE._replace(name="states", precisions=("tf32",), tf32_stated=True),
         ]
 
     monkeypatch.setattr(aot, "available", lambda: None)
@@ -386,11 +387,12 @@ def test_the_command_prints_a_table_and_names_what_failed(capsys, monkeypatch):
     assert "no product to compute" in printed
     assert "sm_75 (T4" in printed and 'impl="torch"' in printed
     assert "linear, forward, fp16, width 128, sm_86: spills 8 bytes a thread" in printed
-    assert "5 kernels compiled" in printed and "1 complaint(s)" in printed
+    assert "tf32 (stated)" in printed
+    assert "6 kernels compiled" in printed and "1 complaint(s)" in printed
 
     assert main([*command, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["triton"] == "3.7.1" and len(found["rows"]) == 5 and len(found["failures"]) == 1
+    assert found["triton"] == "3.7.1" and len(found["rows"]) == 6 and len(found["failures"]) == 1
     assert found["rows"][1]["instructions"] == {"mma": 8}
 
 
