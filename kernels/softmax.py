@@ -324,16 +324,17 @@ class Blocks(NamedTuple):
 def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> Blocks:
     """The tiles for rows of ``width`` numbers, the larger of D and Dv.
 
-    Registers are what there is too little of. A float32 takes the place of four halves: it is
-    twice as wide, and tensor cores get it in two parts. The backward pass has twice as many tiles.
-    A mask or a bias (``masked``) has an address of 8 bytes for each score.
+    Registers are what there is too little of; the factors are those with which none is spilled. A
+    float32 is twice as wide as a half, and tensor cores get it in two parts, each as wide. The
+    backward pass has twice as many tiles. A mask or a bias (``masked``) needs an address of 8 bytes
+    for each score.
     """
     half = dtype.itemsize == 2
-    load = runtime.block(width) * (1 if half else 4) * (2 if backward else 1)
-    load *= 4 if masked else 1
+    load = runtime.block(width) * (1 if half else 8)
+    load *= (4 if backward else 1) * (16 if masked else 1)
     held, walked = (64, 32) if load <= 128 else (32, 32) if load <= 512 else (32, 16)
     chunk = (64 if backward else 256) // dtype.itemsize
-    return Blocks(held, walked, chunk, warps=8, stages=2 if half else 1)
+    return Blocks(held, walked, chunk, warps=4 if half else 8, stages=2 if half else 1)
 
 
 class _Options(NamedTuple):

@@ -1,8 +1,8 @@
 """The checks of ``course.kernels.softmax`` in Triton's interpreter, and kernels they must kill.
 
-A check gets the module, or a copy with some of its text replaced. Tiles are 64 by 32 for short
-rows of float32, so lengths a little above these have a full tile and a ragged one. Sizes are
-pairwise distinct.
+A check gets the module, or a copy with some of its text replaced. For short rows of float32,
+tiles are 64 by 32, and 32 by 32 in the backward pass, so lengths a little above these have a full
+tile and a ragged one. Sizes are pairwise distinct.
 """
 
 from __future__ import annotations
