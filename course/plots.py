@@ -32,7 +32,13 @@ from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    LogFormatter,
+    LogFormatterMathtext,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+)
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -575,6 +581,11 @@ def _finish(
         axes.xaxis.set_minor_locator(NullLocator())
     elif not logx and all((_x(x) == np.round(_x(x))).all() for x in xs):
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    low, high = axes.get_ylim()
+    if logy and low >= 1 and high <= min(100 * low, 10_000):
+        # So few decades name places between them: 200 reads better than 2×10².
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter())
     if len(axes.get_legend_handles_labels()[0]) > 1:
         axes.legend()
 
@@ -743,7 +754,7 @@ def roofline(
         axes, [line], "operations a byte of main memory", "TFLOP/s at best", "", True, True, None
     )
     axes.set_xlim(line[0], line[-1])
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right", reverse=True)  # in the order of the roofs
     if alt is None:
         alt = (
             f"Rooflines of {', '.join(machine.name for machine in machines)}: a slope, then a flat "
@@ -763,10 +774,10 @@ def traffic(
 ) -> Picture:
     """What moves between two levels of memory: a panel a program, an arrow a tensor.
 
-    Values are MiB, positive into the chip and negative out of it. The thickness of an arrow is its
-    share of the most that any panel moves.
+    Values are MiB, positive into the chip and negative out of it. An arrow is as thick as what
+    moves, in all panels alike; the thinnest are hairlines.
     """
-    most = max(sum(map(abs, flows.values())) for flows in programs.values())
+    most = max(abs(amount) for flows in programs.values() for amount in flows.values())
     rows = max(map(len, programs.values()))
     figure = new_figure(*(size or (min(9.2, 3.4 * len(programs)), 1.0 + 0.46 * rows)))
     for axes, (title, flows) in zip(
@@ -777,15 +788,15 @@ def traffic(
             axes.add_patch(Rectangle((x, 0), 2, height, facecolor="#eef1f5", edgecolor=QUIET))
             axes.text(x + 1, height / 2, level, rotation=90, ha="center", va="center", fontsize=9)
         for row, (name, amount) in enumerate(flows.items()):
-            thick = max(0.03, 0.5 * rows * abs(amount) / most)
+            thick = max(0.02, 0.42 * abs(amount) / most)
             start, end = (2.2, 7.8) if amount > 0 else (7.8, 2.2)
             axes.arrow(
                 start,
                 height - row - 0.67,
                 end - start,
                 0,
-                width=min(thick, 0.42),
-                head_width=min(thick, 0.42) + 0.22,
+                width=thick,
+                head_width=thick + 0.22,
                 head_length=0.5,
                 length_includes_head=True,
                 color=COLOURS[0] if amount > 0 else COLOURS[1],

@@ -18,7 +18,9 @@ from course.widgets import (
     AttentionExplorer,
     ChunkExplorer,
     Explorer,
+    FeatureMapExplorer,
     RegisterExplorer,
+    RooflineExplorer,
     RowExplorer,
 )
 from tests.browser.lab import TOKEN, find_browser, serve
@@ -38,6 +40,8 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     AttentionExplorer,
     RegisterExplorer,
     ChunkExplorer,
+    FeatureMapExplorer,
+    RooflineExplorer,
 )
 
 
