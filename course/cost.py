@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course.inputs import require_positive
+from course.inputs import require_flag, require_number, require_positive
 
 MIB = 2**20
 
@@ -83,6 +83,8 @@ def visible_pairs(
     require_positive("S", S, minimum=0)
     reach = max(T, S) if window is None else window
     require_positive("window", reach, minimum=0 if window is None else 1)
+    require_flag("causal", causal)
+    reach = min(reach, max(T, S))
     place = np.arange(S - T, S)
     first = np.maximum(place - reach + 1, 0)
     last = place if causal else np.minimum(place + reach - 1, S - 1)
@@ -98,11 +100,10 @@ def block_flops(
     a full square costs, masked or not), ``feed-forward`` 4TE·hidden. Attention equals the rest at
     T = 6E. A backward pass costs twice the forward pass.
     """
-    require_positive("T", T, minimum=0)
     require_positive("E", E)
     parts = {
         "projections": 8 * T * E * E,
-        "attention": 4 * E * (T * T if pairs is None else pairs),
+        "attention": 4 * E * _pairs(T, pairs),
         "feed-forward": 4 * T * E * _hidden(E, hidden),
     }
     return parts | {"total": sum(parts.values())}
@@ -122,9 +123,9 @@ def model_flops(
 
 def softmax_flops(T: int, *, D: int, Dv: int | None = None, pairs: int | None = None) -> int:
     """Operations of one head of softmax attention: ``2(D + Dv)`` for each pair (None: T²)."""
-    for name, value in (("D", D), ("Dv", D if Dv is None else Dv)):
-        require_positive(name, value)
-    return 2 * (D + (D if Dv is None else Dv)) * (T * T if pairs is None else pairs)
+    Dv = D if Dv is None else Dv
+    _positive_sizes(D=D, Dv=Dv)
+    return 2 * (D + Dv) * _pairs(T, pairs)
 
 
 def linear_flops(T: int, *, C: int, Dv: int) -> int:
@@ -133,8 +134,8 @@ def linear_flops(T: int, *, C: int, Dv: int) -> int:
     Each token writes C·Dv cells and reads C·Dv cells. Equal to :func:`softmax_flops` at
     T = 2·C·Dv/(D + Dv). Making the features is not counted.
     """
-    require_positive("C", C)
-    require_positive("Dv", Dv)
+    _positive_sizes(C=C, Dv=Dv)
+    require_positive("T", T, minimum=0)
     return 4 * T * C * Dv
 
 
@@ -172,20 +173,25 @@ def crossing_lengths(
 
 def score_bytes(T: int, S: int | None = None, *, H: int = 1, itemsize: int = 4) -> int:
     """Bytes of the score matrices of one sequence: ``H·T·S·itemsize``."""
-    return H * T * (T if S is None else S) * itemsize
+    _positive_sizes(H=H, itemsize=itemsize)
+    S = T if S is None else S
+    for name, value in (("T", T), ("S", S)):
+        require_positive(name, value, minimum=0)
+    return H * T * S * itemsize
 
 
 def cache_bytes_per_token(
     *, L: int, kv_heads: int, D: int, Dv: int | None = None, itemsize: int = 2
 ) -> int:
     """Bytes of keys and values that one token leaves in a cache of ``L`` layers."""
-    for name, value in (("L", L), ("kv_heads", kv_heads), ("D", D), ("itemsize", itemsize)):
-        require_positive(name, value)
-    return L * kv_heads * (D + (D if Dv is None else Dv)) * itemsize
+    Dv = D if Dv is None else Dv
+    _positive_sizes(L=L, kv_heads=kv_heads, D=D, Dv=Dv, itemsize=itemsize)
+    return L * kv_heads * (D + Dv) * itemsize
 
 
 def state_bytes(*, L: int, H: int, C: int, Dv: int, itemsize: int = 4) -> int:
     """Bytes of the linear-attention states of ``L`` layers: ``C·Dv`` cells and z ``[C]`` a head."""
+    _positive_sizes(L=L, H=H, C=C, Dv=Dv, itemsize=itemsize)
     return L * H * (C * Dv + C) * itemsize
 
 
@@ -226,6 +232,8 @@ def naive_traffic(T: int, *, D: int, Dv: int | None = None, itemsize: int = 2) -
     Source: Dao et al., "FlashAttention" (2022), algorithm 0.
     """
     Dv = D if Dv is None else Dv
+    _positive_sizes(D=D, Dv=Dv, itemsize=itemsize)
+    require_positive("T", T, minimum=0)
     return itemsize * (2 * T * D + 4 * T * T + 2 * T * Dv)
 
 
@@ -238,8 +246,9 @@ def tiled_traffic(
     traffic is that of :func:`naive_traffic` divided by 4·tile/(D + Dv): larger tiles move less.
     Source: Dao, "FlashAttention-2" (2023), algorithm 1.
     """
-    require_positive("tile", tile)
     Dv = D if Dv is None else Dv
+    _positive_sizes(D=D, Dv=Dv, tile=tile, itemsize=itemsize)
+    require_positive("T", T, minimum=0)
     return itemsize * (T * (D + Dv) + -(-T // tile) * T * (D + Dv))
 
 
@@ -267,7 +276,7 @@ def chunk_traffic(
     made on the chip, so their width ``C`` (None: D) shows in the states alone.
     """
     C = D if C is None else C
-    _positive_sizes(D=D, Dv=Dv, C=C, chunk=chunk)
+    _positive_sizes(D=D, Dv=Dv, C=C, chunk=chunk, itemsize=itemsize)
     require_positive("T", T, minimum=0)
     states = 2 * 4 * -(-T // chunk) * C * (Dv + 1)
     return itemsize * T * (3 * D + 3 * Dv) + states
@@ -281,7 +290,7 @@ def step_flops(*, C: int, Dv: int) -> int:
 def step_traffic(*, D: int, Dv: int, C: int | None = None, itemsize: int = 2) -> int:
     """Bytes of that step: float32 S and z in and out, one q, k, v in, one output out."""
     C = D if C is None else C
-    _positive_sizes(D=D, Dv=Dv, C=C)
+    _positive_sizes(D=D, Dv=Dv, C=C, itemsize=itemsize)
     return 2 * 4 * C * (Dv + 1) + itemsize * (2 * D + 2 * Dv)
 
 
@@ -298,6 +307,7 @@ def tile_cycles(
     "Dissecting Tensor Cores via Microbenchmarks" (2022).
     """
     _positive_sizes(rows=rows, columns=columns, depth=depth, per_cycle=per_cycle)
+    require_number("latency", latency)
     instructions = -(-rows // 16) * -(-columns // 8)
     return -(-depth // 16) * max(latency, instructions * 16 * 8 * 16 / per_cycle)
 
@@ -390,9 +400,10 @@ def crossing(x: Sequence[float], ratio: Sequence[float]) -> float:
     points, logs = np.asarray(x, float), np.asarray(ratio, float)
     if points.shape != logs.shape or points.ndim != 1 or len(points) < 2:
         raise ValueError(f"x, ratio: expected equally many numbers, at least 2, got {x}, {ratio}")
-    if min(points.min(), logs.min()) <= 0 or (np.diff(points) <= 0).any():
+    positive = np.isfinite([points, logs]).all() and min(points.min(), logs.min()) > 0
+    if not positive or (np.diff(points) <= 0).any():
         raise ValueError(
-            f"x, ratio: expected positive numbers and x in rising order, got {x}, {ratio}"
+            f"x, ratio: expected finite positive numbers and x in rising order, got {x}, {ratio}"
         )
     points, logs = np.log(points), np.log(logs)
     below = np.flatnonzero(logs <= 0)
@@ -407,9 +418,10 @@ def crossing(x: Sequence[float], ratio: Sequence[float]) -> float:
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The exponent p of the power law ``y = c·x^p`` that fits best, both axes logarithmic."""
-    if len(x) != len(y) or len(set(x)) < 2 or min(*x, *y) <= 0:
+    if len(x) != len(y) or len(set(x)) < 2 or not np.isfinite([x, y]).all() or min(*x, *y) <= 0:
         raise ValueError(
-            f"x, y: expected equally many positive numbers and two different x, got {x} and {y}"
+            f"x, y: expected equally many finite positive numbers and two different x, got {x} "
+            f"and {y}"
         )
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
@@ -490,6 +502,13 @@ print(json.dumps(found))
 def _positive_sizes(**sizes: int) -> None:
     for name, value in sizes.items():
         require_positive(name, value)
+
+
+def _pairs(T: int, pairs: int | None) -> int:
+    require_positive("T", T, minimum=0)
+    if pairs is not None:
+        require_positive("pairs", pairs, minimum=0)
+    return T * T if pairs is None else pairs
 
 
 def _hidden(E: int, hidden: int | None) -> int:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from course.inputs import require_choice, require_positive
+from course.inputs import require_choice, require_flag, require_floating, require_positive
 
 _LOG2_E = math.log2(math.e)
 
@@ -98,6 +98,7 @@ class _Taylor(FeatureMap):
 
     def __init__(self, *, packed: bool = True) -> None:
         super().__init__()
+        require_flag("packed", packed)
         self.packed = packed
 
     def width(self, D: int) -> int:
@@ -145,8 +146,9 @@ class _Favor(FeatureMap):
     def __init__(self, *, features: int = 256, seed: int = 0) -> None:
         super().__init__()
         require_positive("features", features)
+        require_positive("seed", seed, minimum=0)
         self.features = features
-        self.seed = seed
+        self.seed = int(seed)
 
     def width(self, D: int) -> int:
         return self.features
@@ -171,7 +173,7 @@ class _CosFormer(FeatureMap):
 
     M = ``max_length`` is declared once. The paper takes the length of the sequence, and then adding
     text changes the past. Positions are told by the caller, so a pass can resume, go step by step
-    and leave out padding. Errors: ``ValueError`` for a position of M or more.
+    and leave out padding. Errors: ``ValueError`` for a position of M or more, or below 0.
     Qin et al. 2022 (arXiv:2202.08791), equations 9–10.
     """
 
@@ -193,11 +195,13 @@ class _CosFormer(FeatureMap):
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         if positions is None:
             positions = torch.arange(x.shape[-2], device=x.device)
-        if positions.numel() and int(positions.max()) >= self.max_length:
-            raise ValueError(
-                f"feature_map: expected positions below max_length = {self.max_length}, "
-                f"got position {int(positions.max())}"
-            )
+        if positions.numel():
+            first, last = (int(place) for place in positions.aminmax())
+            if first < 0 or last >= self.max_length:
+                raise ValueError(
+                    f"feature_map: expected positions from 0 and below max_length = "
+                    f"{self.max_length}, got position {first if first < 0 else last}"
+                )
         angle = positions.to(torch.float64).unsqueeze(-1) * (math.pi / (2 * self.max_length))
         r = torch.relu(x)
         return torch.cat([r * angle.cos().to(x.dtype), r * angle.sin().to(x.dtype)], dim=-1)
@@ -274,6 +278,8 @@ def total_variation(a: Tensor, b: Tensor) -> Tensor:
     Both ``[..., S]``, rows that sum to 1. 0 means equal; 1, nothing in common: it is the share of
     the weight that must be moved to turn one row into the other. ``ValueError`` for other shapes.
     """
+    require_floating("a", a)
+    require_floating("b", b)
     if a.shape != b.shape:
         raise ValueError(f"a, b: expected equal shapes, got {list(a.shape)} and {list(b.shape)}")
     return (a - b).abs().sum(-1) / 2

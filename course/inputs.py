@@ -72,7 +72,11 @@ def require_positive(name: str, value: int, *, minimum: int = 1) -> None:
 
 def require_number(name: str, value: object, *, above: float = -math.inf) -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number greater than ``above``."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not above < value < math.inf:  # type: ignore[operator]
+    try:
+        fits = isinstance(value, Real) and above < float(value) < math.inf
+    except OverflowError:  # a whole number beyond the largest float
+        fits = False
+    if not fits or isinstance(value, bool):
         bound = "" if above == -math.inf else f" above {above:g}"
         raise ValueError(f"{name}: expected a finite number{bound}, got {value!r}")
 

@@ -26,13 +26,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from course.feature_maps import FeatureMap, get_feature_map
 from course.inputs import (
     require_bool,
     require_choice,
+    require_flag,
     require_floating,
+    require_number,
     require_positive,
     require_rank,
     require_same,
@@ -90,7 +91,7 @@ def linear_attention(
     A query that sees no key, or none with a feature in common, gets zeros and gives zero gradient.
     What a padded key or value holds has no influence (NaN too). Positions for maps that want them
     count real tokens and go on from ``initial_state.t``; a non-causal query has the position of
-    its key when T = S, else its own index.
+    its key when T = S, else its own index. All forms but ``chunk`` can be differentiated twice.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes or dtypes, causal
     with T ≠ S, a mask that does not fit, an unknown name, a signed map with ``normalize``, or what
@@ -102,6 +103,8 @@ def linear_attention(
     require_choice("form", form, FORMS)
     chunk = CHUNK_SIZE if chunk_size is None else chunk_size
     require_positive("chunk_size", chunk)
+    require_flag("causal", causal)
+    require_flag("return_state", return_state)
     fm = _feature_map(feature_map, normalize)
     root = _root(scale)
     _check_inputs(q, k, v, causal, key_mask)
@@ -145,7 +148,7 @@ def linear_attention(
                 work_q = _features(fm, _scaled(work_q, root), places[0], None)
                 work_k = _features(fm, _scaled(work_k, root), places[1], key_mask)
                 fm, root, key_mask = _IDENTITY, 1.0, None
-            mode = _Mode(fm, root, normalize, normalize or return_state, chunk)
+            mode = _Mode(fm, root, normalize, normalize or return_state, int(chunk))
             out, S, z = _chunk(work_q, work_k, work_v, past, key_mask, places[1], mode)
         else:
             fq = _features(fm, _scaled(work_q, root), places[0], None)
@@ -184,6 +187,7 @@ def linear_attention_step(
     for index, axis in enumerate("BH"):
         require_same(axis, {"k_t": k_t.shape[index], "v_t": v_t.shape[index]})
     require_same_dtype(q_t=q_t, k_t=k_t, v_t=v_t)
+    require_positive("Dv", v_t.shape[2])
     B, H, D = k_t.shape
     C, Dv = _width(fm, D), v_t.shape[-1]
     _check_state(state, B, H, C, Dv)
@@ -211,6 +215,7 @@ def linear_attention_step(
 
 
 def _feature_map(feature_map: str | nn.Module, normalize: bool) -> nn.Module:
+    require_flag("normalize", normalize)
     fm = get_feature_map(feature_map) if isinstance(feature_map, str) else feature_map
     if not isinstance(fm, nn.Module) or not callable(getattr(fm, "width", None)):
         raise ValueError(
@@ -226,13 +231,15 @@ def _feature_map(feature_map: str | nn.Module, normalize: bool) -> nn.Module:
 
 
 def _root(scale: float) -> float:
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise ValueError(f"scale: expected a positive number, got {scale!r}")
+    require_number("scale", scale, above=0)
     return math.sqrt(scale)
 
 
 def _width(fm: nn.Module, D: int) -> int:
-    return fm.width(D)  # type: ignore[operator]
+    require_positive("D", D)
+    C: int = fm.width(D)  # type: ignore[operator]
+    require_positive("feature_map.width(D)", C)
+    return int(C)
 
 
 def _positional(fm: nn.Module) -> bool:
@@ -248,6 +255,7 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tenso
     for axis, index in (("B", 0), ("H", 1), ("S", 2)):
         require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
     require_same_dtype(q=q, k=k, v=v)
+    require_positive("Dv", v.shape[3])
     if causal and q.shape[2] != k.shape[2]:
         raise ValueError(
             f"q and k: expected T = S when causal, got T = {q.shape[2]} and S = {k.shape[2]}; "
@@ -275,6 +283,10 @@ def _check_state(state: LinearState | None, B: int, H: int, C: int, Dv: int) -> 
             raise ValueError(
                 f"initial_state.{name}: expected [{axes}] = {list(shape)}, got {list(x.shape)}"
             )
+    require_floating("initial_state.S", state.S)
+    require_floating("initial_state.z", state.z)
+    if state.t.is_floating_point() or state.t.is_complex() or state.t.dtype == torch.bool:
+        raise ValueError(f"initial_state.t: expected whole numbers, got {state.t.dtype}")
 
 
 def _start(
@@ -362,6 +374,10 @@ def _features(
     fm: nn.Module, x: Tensor, positions: Tensor | None, key_mask: Tensor | None
 ) -> Tensor:
     f = fm(x) if positions is None else fm(x, positions)
+    expected = [*x.shape[:-1], _width(fm, x.shape[-1])]
+    if not isinstance(f, Tensor) or list(f.shape) != expected or f.dtype != x.dtype:
+        came = f"{list(f.shape)} in {f.dtype}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"feature_map: expected features {expected} in {x.dtype}, got {came}")
     # φ(0) need not be 0: padding must leave z as well as S.
     return f if key_mask is None else f.masked_fill(~key_mask[:, None, :, None], 0)
 
@@ -613,8 +629,12 @@ class _ChunkLoop(torch.autograd.Function):
         return out, S, z
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_out: Tensor, dS: Tensor, dz: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # Else the second derivative would be 0 in silence where d_out is a constant.
+            raise RuntimeError(
+                'form="chunk" has no second derivative (create_graph=True): use form="parallel"'
+            )
         q, k, v, out, den, keep, places = ctx.saved_tensors
         plan: _Plan = ctx.plan
         mode: _Mode = ctx.mode

@@ -71,6 +71,10 @@ def test_pairs_are_the_ones_of_the_mask(T: int, S: int, causal: bool, window: in
     assert cost.visible_pairs(T, S, causal=causal, window=window) == int(mask.sum())
 
 
+def test_a_window_wider_than_any_text_hides_nothing() -> None:
+    assert cost.visible_pairs(4, causal=True, window=10**30) == 10
+
+
 def counted(call) -> int:
     with FlopCounterMode(display=False) as counter:
         call()
@@ -357,6 +361,25 @@ def test_the_last_crossing_counts() -> None:
         (lambda: cost.step_traffic(D=4, Dv=0), "Dv: expected"),
         (lambda: cost.tile_cycles(0, 4, 4), "rows: expected"),
         (lambda: cost.crossing_lengths(D=0), "D: expected"),
+        (lambda: cost.tile_cycles(4, 4, 4, latency=float("nan")), "latency: expected"),
+        (lambda: cost.visible_pairs(4, causal="no"), "causal: expected True or False"),
+        (lambda: cost.block_flops(4, E=4, pairs=-1), "pairs: expected"),
+        (lambda: cost.softmax_flops("4", D=4), "T: expected"),
+        (lambda: cost.softmax_flops(4, D=4, pairs=1.5), "pairs: expected"),
+        (lambda: cost.linear_flops("4", C=4, Dv=4), "T: expected"),
+        (lambda: cost.score_bytes("4"), "T: expected"),
+        (lambda: cost.score_bytes(4, H=0), "H: expected"),
+        (lambda: cost.score_bytes(4, -1), "S: expected"),
+        (lambda: cost.cache_bytes_per_token(L=1, kv_heads=1, D=4, Dv=0), "Dv: expected"),
+        (lambda: cost.state_bytes(L=1, H=1, C=4, Dv=4, itemsize="4"), "itemsize: expected"),
+        (lambda: cost.naive_traffic(-1, D=4), "T: expected"),
+        (lambda: cost.naive_traffic(4, D=4, Dv=0), "Dv: expected"),
+        (lambda: cost.tiled_traffic(4, D=4, itemsize=0), "itemsize: expected"),
+        (lambda: cost.tiled_traffic(-1, D=4), "T: expected"),
+        (lambda: cost.chunk_traffic(4, D=4, Dv=4, itemsize=-1), "itemsize: expected"),
+        (lambda: cost.step_traffic(D=4, Dv=4, itemsize=1.5), "itemsize: expected"),
+        (lambda: cost.crossing([1, 2], [0.5, float("nan")]), "finite positive numbers"),
+        (lambda: cost.slope([1, 2], [1, float("inf")]), "finite positive numbers"),
         (lambda: cost.crossing_lengths(D=4, C=0), "C: expected"),
         (lambda: cost.crossing_lengths(D=4, cache_itemsize=0), "cache_itemsize: expected"),
         (lambda: cost.crossing([1], [2]), "at least 2"),

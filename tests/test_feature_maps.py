@@ -170,6 +170,8 @@ def test_cosformer_follows_positions_and_refuses_those_beyond():
         fm(x, torch.tensor([0, 4, 10]))
     with pytest.raises(ValueError, match="got position 11"):
         fm(torch.ones(1, 1, 12, 1))
+    with pytest.raises(ValueError, match="from 0 .*got position -1"):
+        fm(x, torch.tensor([-1, 0, 1]))
 
 
 def test_dpfp_has_features_for_every_sign():
@@ -198,7 +200,10 @@ def test_nothing_to_learn_and_nothing_to_store():
         ("cosformer", {}, "max_length: expected the longest sequence.*got None"),
         ("cosformer", {"max_length": 0}, "max_length: expected a whole number.*got 0"),
         ("favor", {"features": 0}, "features: expected a whole number.*got 0"),
+        ("favor", {"seed": 1.5}, "seed: expected a whole number.*got 1.5"),
+        ("favor", {"seed": [1]}, r"seed: expected a whole number.*got \[1\]"),
         ("dpfp", {"nu": 1.5}, "nu: expected a whole number.*got 1.5"),
+        ("taylor", {"packed": "no"}, "packed: expected True or False, got 'no'"),
     ],
 )
 def test_errors_name_the_argument(name, options, words):
@@ -227,3 +232,5 @@ def test_total_variation_is_the_weight_that_must_move() -> None:
     assert torch.equal(total_variation(a, b), total_variation(b, a))
     with pytest.raises(ValueError, match="equal shapes"):
         total_variation(a, b[:1])
+    with pytest.raises(ValueError, match="b: expected a tensor, got ndarray"):
+        total_variation(a, b.numpy())

@@ -109,6 +109,10 @@ def test_accepts_what_is_right(call):
             lambda: require_choice("impl", [], {"reference": 1, "torch": 2}),
             "impl: expected one of reference, torch, got []",
         ),
+        (
+            lambda: require_number("scale", 10**318),
+            f"scale: expected a finite number, got {10**318}",
+        ),
         (lambda: require_positive("H", 0), "H: expected a whole number of at least 1, got 0"),
         (
             lambda: require_positive("T", -1, minimum=0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -444,8 +445,14 @@ def test_scan_stores_every_state_and_chunk_none():
         ({"feature_map": torch.relu}, "feature_map: expected a name or a module"),
         ({"form": "fast"}, "form: expected one of parallel, scan, recurrent, chunk, got 'fast'"),
         ({"chunk_size": 0}, "chunk_size: expected a whole number of at least 1, got 0"),
-        ({"scale": -1.0}, "scale: expected a positive number, got -1.0"),
-        ({"scale": "1"}, "scale: expected a positive number, got '1'"),
+        ({"scale": -1.0}, "scale: expected a finite number above 0, got -1.0"),
+        ({"scale": "1"}, "scale: expected a finite number above 0, got '1'"),
+        ({"scale": 10**400}, "scale: expected a finite number above 0, got 1000"),
+        ({"causal": "no"}, "causal: expected True or False, got 'no'"),
+        ({"normalize": 1}, "normalize: expected True or False, got 1"),
+        ({"return_state": "no"}, "return_state: expected True or False, got 'no'"),
+        ({"q": torch.ones(2, 3, 21, 0), "k": torch.ones(2, 3, 21, 0)}, "D: expected .* got 0"),
+        ({"v": torch.ones(2, 3, 21, 0)}, "Dv: expected a whole number of at least 1, got 0"),
         ({"initial_state": torch.ones(2, 3, 4, 5)}, "initial_state: expected a LinearState"),
         (
             {
@@ -491,3 +498,63 @@ def test_errors_of_the_step(change, words):
     } | change
     with pytest.raises(ValueError, match=words):
         linear_attention_step(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"S": torch.ones(2, 3, 4, 5).long()}, "initial_state.S: expected floating-point"),
+        ({"z": torch.ones(2, 3, 4, dtype=torch.complex64)}, "initial_state.z: expected floating"),
+        ({"t": torch.ones(2)}, "initial_state.t: expected whole numbers, got torch.float32"),
+        ({"t": torch.ones(2).bool()}, "initial_state.t: expected whole numbers, got torch.bool"),
+        ({"t": None}, r"initial_state.t: expected a tensor \[B\], got NoneType"),
+    ],
+)
+def test_errors_of_the_state(change, words):
+    state = LinearState(torch.ones(2, 3, 4, 5), torch.ones(2, 3, 4), torch.ones(2).long())
+    q, k, v = (x.float() for x in qkv(21))
+    with pytest.raises(ValueError, match=words):
+        linear_attention(q, k, v, initial_state=state._replace(**change))
+    with pytest.raises(ValueError, match=words):
+        linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state._replace(**change))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_map_of_another_width_or_dtype_than_it_says_is_named(form):
+    class Odd(torch.nn.Module):
+        def __init__(self, forward, width=D):
+            super().__init__()
+            self.forward, self.width = forward, lambda D: width
+
+    q, k, v = (x.float() for x in qkv(5))
+    for odd, words in (
+        (Odd(lambda x: x[..., :3].exp()), r"expected features \[2, 3, 5, 4\].*got \[2, 3, 5, 3\]"),
+        (Odd(lambda x: x.exp().half()), "in torch.float32, got .* in torch.float16"),
+        (Odd(lambda x: None), "got NoneType"),
+        (Odd(torch.exp, width="4"), r"feature_map.width\(D\): expected a whole number"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            linear_attention(q, k, v, feature_map=odd, form=form)
+        with pytest.raises(ValueError, match="feature"):
+            linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], feature_map=odd)
+
+
+def test_numpy_s_whole_numbers_are_whole_numbers():
+    q, k, v = qkv(21)
+    close(linear_attention(q, k, v, chunk_size=np.int64(4)), linear_attention(q, k, v), "int64")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_second_derivative_is_right_or_refused(form):
+    """A gradient penalty: d_out is a constant, so a lost second derivative would pass as 0."""
+    leaves = [x.requires_grad_() for x in qkv(5)]
+    (first,) = torch.autograd.grad(expected("elu", *leaves).sum(), leaves[0], create_graph=True)
+    wanted = torch.autograd.grad(first.square().sum(), leaves)
+    out = linear_attention(*leaves, form=form).sum()
+    if form == "chunk":
+        with pytest.raises(RuntimeError, match='no second derivative.*form="parallel"'):
+            torch.autograd.grad(out, leaves[0], create_graph=True)
+        return
+    (first,) = torch.autograd.grad(out, leaves[0], create_graph=True)
+    for got, want in zip(torch.autograd.grad(first.square().sum(), leaves), wanted, strict=True):
+        close(got, want, form)
