@@ -160,6 +160,13 @@ def test_favor_normalised_does_not_depend_on_the_constant():
     close(sim / sim.sum(-1, keepdim=True), wanted / wanted.sum(-1, keepdim=True), "ratios")
 
 
+def test_favor_s_constant_leaves_wide_heads_their_similarities():
+    """At width 256 a constant that grew with |w|² would put every product below float32."""
+    fm = get_feature_map("favor", features=12)
+    q, k = draw(2, 256, seed=1, std=0.06).float(), draw(3, 256, seed=2, std=0.06).float()
+    assert (fm(q) @ fm(k).T > torch.finfo(torch.float32).tiny).all()
+
+
 def test_cosformer_follows_positions_and_refuses_those_beyond():
     fm = get_feature_map("cosformer", max_length=10)
     x = torch.ones(1, 1, 3, 1, dtype=torch.float64)
