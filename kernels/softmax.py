@@ -331,13 +331,14 @@ def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> B
     """
     half, wide = dtype.itemsize == 2, runtime.block(width)
     load = wide * (1 if half else 8) * (4 if backward else 1) * (16 if masked else 1)
-    if wide == 16 and not half:
-        load = min(load, 512)  # products of float32 with fewer rows leave nothing more free
+    short = wide == 16 and not half  # here fewer rows leave no more registers free
+    load = min(load, 512) if short else load
     held, walked = (64, 32) if load <= 128 else (32, 32) if load <= 512 else (32, 16)
     chunk = 256 // dtype.itemsize
     if backward:
         chunk = 32 if half and not (masked and wide > 64) else 16
-    return Blocks(held, walked, chunk, warps=4 if half else 8, stages=2 if half else 1)
+    warps = 4 if half or (short and not masked) else 8
+    return Blocks(held, walked, chunk, warps, stages=2 if half else 1)
 
 
 class _Options(NamedTuple):
