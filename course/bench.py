@@ -26,7 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "bench", help="measure this machine against the limits that the notebooks state"
     )
-    benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
+    benches = parser.add_subparsers(dest="bench", required=True, metavar="{train,linear,kernels}")
     train = benches.add_parser(
         "train",
         help="one training step of the one-block Shakespeare model",

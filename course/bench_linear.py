@@ -238,5 +238,10 @@ def _command(arguments: argparse.Namespace) -> int:
     for name, goal in found["goals"].items():
         mark = "reached" if goal["reached"] else "missed"
         print(f"{GOALS[name][0]:56}{goal['value']:>9.2f}   {goal['bound']:>6}   {mark}")
+    if not all(goal["reached"] for goal in found["goals"].values()):
+        print(
+            "\nA missed goal may only mean that other programs were running: try a quiet machine, "
+            f"--repeats {max(15, found['repeats'])}. The top of course/linear.py says what remains."
+        )
     print(f"\n{time.perf_counter() - started:.0f} s")
     return 0

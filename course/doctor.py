@@ -200,7 +200,7 @@ def check_browser() -> Finding:
     return Finding(
         "browser",
         "note",
-        f"none that could be opened from here{tests}",
+        f"no desktop browser to open from here{tests}",
         "`make lab` prints the address: open it in a browser on this machine",
     )
 

@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "kernels", help="compile the GPU kernels ahead of time, without a GPU"
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{compile}")
     make = actions.add_parser(
         "compile",
         help="compile every kernel for six chips and check what it needs",

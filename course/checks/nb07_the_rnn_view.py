@@ -32,7 +32,9 @@ def _table(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
 # step(S, z, q, k, v) → (o, S, z)
 
 
-def _stepped(function: Function, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _stepped(
+    function: Function, *given: Tensor, finite: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     """The student's three tensors; says what is wrong if they are not three."""
     S, z, _, _, v = given
 
@@ -49,7 +51,7 @@ def _stepped(function: Function, *given: Tensor) -> tuple[Tensor, Tensor, Tensor
                 raise Wrong(f"{name} has shape {list(tensor.shape)}, expected {list(like.shape)}")
         return torch.cat([part.flatten().double() for part in answer])
 
-    flat = call(joined, *given)
+    flat = call(joined, *given, finite=finite)
     o, new, total = flat.split([v.numel(), S.numel(), z.numel()])
     return o, new.reshape(S.shape), total
 
@@ -57,7 +59,8 @@ def _stepped(function: Function, *given: Tensor) -> tuple[Tensor, Tensor, Tensor
 def _step_first(function: Function) -> str | None:
     q, k, v = _features(4, seed=1), _features(4, seed=2), _draw(3, seed=3)
     nothing = torch.zeros(4, 3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    wrong = differs(_stepped(function, *nothing, q, k, v)[0], v)
+    # Read before it is written, an empty state gives 0/0.
+    wrong = differs(_stepped(function, *nothing, q, k, v, finite=False)[0], v)
     return wrong and (
         f"the first token sees itself alone, so its output is its value: {wrong}. "
         "Write first, then read; and divide by q·z"

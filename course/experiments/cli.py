@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "and is never overwritten: your own runs go to the folder `experiments` of the course's "
         "cache, or to --out.",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{list,run,table}")
     actions.add_parser("list", help="the experiments and what is stored").set_defaults(run=_list)
 
     run = actions.add_parser(

@@ -246,7 +246,7 @@ def _frequencies(corpus: Corpus) -> Tensor:
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Add ``course data fetch``."""
     parser = subparsers.add_parser("data", help="get the text that the recorded experiments use")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{fetch}")
     fetch = actions.add_parser(
         "fetch",
         help="download Tiny Shakespeare (1.1 MB) to the cache, once",

@@ -185,7 +185,7 @@ class RegisterExplorer(Explorer):
         others = np.abs(np.delete(weights[:t], asked)).sum()
         return (
             f"{kept}; {question} it weighs that word with {number(weights[asked], 2)} and all "
-            f"others with {number(others, 2)}: the reading is off by "
+            f"others together with {number(others, 2)}: the reading is off by "
             f"{number(100 * arrays['error'], 0)} %."
         )
 
