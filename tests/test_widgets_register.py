@@ -105,8 +105,8 @@ def test_the_sentence_carries_the_numbers() -> None:
     start = "After 5 words the register keeps 16 numbers, the cache 40; asked for “my” it "
     error = explorer.arrays["error"]
     assert explorer.status == (
-        f"{start}weighs that word with 1.00 and all others together with 1.00: the reading is off by "
-        f"{100 * error:.0f} %."
+        f"{start}weighs that word with 1.00 and all others together with 1.00: "
+        f"the reading is off by {100 * error:.0f} %."
     )
     explorer.set_values(t=1, word="it")
     assert explorer.status.startswith("After 1 word the register keeps 16 numbers, the cache 8; ")
