@@ -468,6 +468,9 @@ def launch_states(
             runtime.empty((B,), like=q, dtype=torch.int64),
         )
     S_0, z_0, t_0 = past
+    if end and H == 0:  # no program runs, and t is counted by the first head's
+        seen = S_len if mask is None else mask.sum(-1)
+        last[2].fill_(0).add_(seen).add_(0 if t_0 is None else t_0)
     runtime.launch(
         linear_states,
         (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),

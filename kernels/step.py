@@ -143,6 +143,8 @@ def linear_attention_step(
         runtime.empty((B,), like=q_t, dtype=torch.int64),
     )
     blocks = sizes(C, Dv)
+    if H == 0:  # no program runs, and t is counted by the first head's
+        new.t.fill_(1).add_(0 if state is None else state.t)
     runtime.launch(
         linear_step,
         (B * H * triton.cdiv(Dv, blocks["BV"]),),

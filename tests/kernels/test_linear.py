@@ -250,6 +250,7 @@ def test_empty_axes(shape):
     out, state = triton(q, k, v, return_state=True)
     assert out.shape == (*q.shape[:3], Dv) and state.S.shape == (*q.shape[:2], D, Dv)
     assert torch.autograd.grad(out.sum(), q)[0].shape == q.shape
+    assert state.t.tolist() == [5] * q.shape[0]
 
 
 def test_many_heads():

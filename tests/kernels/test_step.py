@@ -128,6 +128,17 @@ def test_any_dtype_of_a_state_and_empty_axes():
         assert all(torch.equal(x, y) for x, y in pairs)
     out, state = linear_attention_step(*token(B=0), impl="triton")
     assert out.shape == (0, H, Dv) and state.S.shape == (0, H, D, Dv)
+    _, state = linear_attention_step(*token(H=0), impl="triton")
+    _, state = linear_attention_step(*token(H=0), state, impl="triton")
+    assert state.t.tolist() == [2] * B
+
+
+def test_heads_lie_on_the_first_axis_of_the_grid(monkeypatch):
+    grids = []
+    monkeypatch.setattr(runtime, "launch", lambda kernel, grid, *a, **o: grids.append(grid))
+    q = torch.zeros(1, 1, 2).expand(1, 70_000, 2)
+    linear_attention_step(q, q, q, impl="triton")
+    assert grids == [(70_000,)]
 
 
 def test_errors_are_those_of_the_torch_form():
