@@ -16,6 +16,7 @@ IDLE: dict[tuple[str, str], str] = {
     ("allowed = visible", "| empty"): "PyTorch's CPU kernels already give zeros for a row with "
     "nothing to look at; other devices promise nothing",
     ("allowed = bias", ".masked_fill(empty, 0)"): "the same",
+    ("everything = ", "and S > 0"): "the same: zeros where there is no key",
 }
 
 

@@ -369,6 +369,56 @@ def the_kernel_gets_no_mask_that_it_does_not_need(m: Any) -> None:
         m.F = real
 
 
+@check
+def the_kernels_get_what_was_given(m: Any) -> None:
+    asked: list[tuple[str, Any, Any]] = []
+
+    def stand_in(name: str) -> Any:
+        def note(*arguments: Any, **options: Any) -> str:
+            asked.append((name, arguments, options))
+            return "what the kernel gave"
+
+        return types.SimpleNamespace(require_runnable=note, softmax_attention=note)
+
+    m.importlib = types.SimpleNamespace(import_module=stand_in)
+    q, k, v = qkv(dtype=torch.float16)
+    mask, bias = some(B, H, T, S), draw(T, S, dtype=torch.float16)
+    options: dict[str, Any] = {"mask": mask, "causal": True, "window": 3}
+    for given, wide in ((bias, bias.float()), (None, None)):
+        for scale, used in ((None, D**-0.5), (0.3, 0.3)):
+            asked.clear()
+            out = m.softmax_attention(q, k, v, bias=given, scale=scale, impl="triton", **options)
+            assert out == "what the kernel gave"
+            (_, seen, _), (_, tensors, told) = asked
+            assert [name for name, _, _ in asked] == [
+                "course.kernels.runtime",
+                "course.kernels.softmax",
+            ]
+            # May they run? All that they will read is asked about.
+            assert [x is y for x, y in zip(seen, (q, k, v, mask), strict=False)] == [True] * 4
+            assert [x is y for x, y in zip(tensors, (q, k, v), strict=True)] == [True] * 3
+            for x in (seen[4], told.pop("bias")):
+                assert (x is None) == (wide is None)
+                assert wide is None or (x.dtype == torch.float32 and torch.equal(x, wide))
+            assert told == {**options, "scale": used}
+    asked.clear()
+    wide = draw(B, H, T, 257)
+    for argument, given, window in (
+        ("q", (wide, wide, wide[..., :D]), None),
+        ("v", (q, q, wide.half()), None),
+        ("window", (q, k, v), 0),
+    ):
+        try:
+            m.softmax_attention(*given, window=window, impl="triton")
+        except ValueError as error:
+            assert str(error).startswith(f"{argument}: expected")
+        else:
+            raise AssertionError(f"no error for {argument}")
+    assert not asked
+    narrow = wide[..., :256]
+    m.softmax_attention(narrow, narrow, narrow, impl="triton")
+
+
 # Several heads --------------------------------------------------------------------------------
 
 
