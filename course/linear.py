@@ -39,22 +39,12 @@ from course.inputs import (
     require_same,
     require_same_dtype,
 )
+from course.state import LinearState
 
 FORMS = ("parallel", "scan", "recurrent", "chunk")
 IMPLS = ("torch", "triton")
 CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the first to run fast
 _TILE = 2048  # tokens handled at once: enough to keep calls few, little enough for the caches
-
-
-class LinearState(NamedTuple):
-    """What linear attention remembers: float32, or float64 when the inputs are.
-
-    ``S [B,H,C,Dv]``: sum of φ(k) vᵀ. ``z [B,H,C]``: sum of φ(k). ``t [B]``: real tokens seen.
-    """
-
-    S: Tensor
-    z: Tensor
-    t: Tensor
 
 
 def linear_attention(

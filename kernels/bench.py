@@ -22,7 +22,8 @@ from course.cost import GPUS, Machine, median_seconds
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.kernels import runtime
-from course.linear import LinearState, linear_attention, linear_attention_step
+from course.linear import linear_attention, linear_attention_step
+from course.state import LinearState
 
 B, H, D, TAYLOR_D = 4, 16, 64, 16
 LENGTHS = (1_024, 4_096, 16_384)

@@ -41,7 +41,7 @@ from torch.autograd.function import once_differentiable
 
 from course.kernels import runtime
 from course.kernels.aot import Case
-from course.linear import LinearState
+from course.state import LinearState
 
 MAPS = ("elu", "relu", "identity")
 

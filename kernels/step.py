@@ -22,7 +22,7 @@ from torch import Tensor
 from course.kernels import runtime
 from course.kernels.aot import Case
 from course.kernels.linear import feature_map as phi
-from course.linear import LinearState
+from course.state import LinearState
 
 
 @triton.jit

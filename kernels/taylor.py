@@ -45,7 +45,7 @@ from torch.autograd.function import once_differentiable
 
 from course.kernels import runtime
 from course.kernels.aot import Case
-from course.linear import LinearState
+from course.state import LinearState
 
 WIDEST = 16  # numbers of a key
 CHUNK = 256  # tokens between two states that are written down
