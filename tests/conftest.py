@@ -17,6 +17,8 @@ if not torch.cuda.is_available():
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kill_table import pytest_terminal_summary  # noqa: F401 - a hook, in every process
+
 settings.register_profile(
     "course",
     derandomize=True,
