@@ -349,7 +349,7 @@ def _unmannerly(x):
     os.environ.pop("MPLBACKEND", None)
     torch.set_num_threads(torch.get_num_threads() + 1)
     torch.set_grad_enabled(False)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.deterministic = True
     torch.set_float32_matmul_precision("medium")
     torch.autograd.set_detect_anomaly(True)
