@@ -94,15 +94,15 @@ def verify(
         True                    exactly True                   (an array: exactly True, each of 8)
         [3, 1]                  exactly [3, 1]                 (a long one: all 100 entries equal)
         Interval(1.1, 1.7)      ≈ 1.34, in [1.1, 1.7]          (an array: ≈ 1.12 … 1.61, in …)
-        above(0.3), as typed    ≈ 0.32 > 0.3                   (an array: ≈ 0.32 … 0.5 > 0.3)
-        above(b), b measured    ≈ 0.32 > ≈ 0.305               (arrays: …, the closest of 8 pairs)
-        1, with atol=1e-6       ≈ 1, |Δ| ≈ 5.96e-08 ≤ 1e-06    (arrays: max |Δ| ≈ 3.1e-08 ≤ 1e-06)
-        1, with rtol=0.01       ≈ 1, |Δ|/|expected| ≈ 0.004 ≤ 0.01
+        above(0.3), as typed    ≈ 0.320 > 0.3                  (an array: ≈ 0.320 … 0.500 > 0.3)
+        above(b), b measured    ≈ 0.320 > ≈ 0.305              (arrays: …, the closest of 8 pairs)
+        1, with atol=1e-6       ≈ 1.00, |Δ| ≈ 6.0e-08 ≤ 1e-06  (arrays: max |Δ| ≈ 3.1e-08 ≤ 1e-06)
+        1, with rtol=0.01       ≈ 1.00, |Δ|/|expected| ≈ 0.0043 ≤ 0.01
 
-    Behind ≈ stands what was measured: three digits, or as many as it takes to see that the claim
-    holds; of an array the smallest … the largest entry. Nothing else on the line may change. In a
-    relation a Python number of at most six digits is a bound and printed as it is; all else counts
-    as measured.
+    Behind ≈ stands what was measured: three digits (of a difference two), or as many as it takes to
+    see that the claim holds; of an array the smallest … the largest entry. Nothing else on the line
+    may change. In a relation a Python number of at most six digits is a bound and printed as it is;
+    all else counts as measured.
 
     ``got`` and ``expected`` have one shape, or one of them is a single number (``got`` only in a
     relation). With ``atol`` or ``rtol`` the comparison is ``|got − expected| <= atol +
@@ -271,23 +271,21 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def _digits(value: float, digits: int) -> str:
-    """A measured number as plainly as possible: 12,300; 0.000123; from 1e12 and to 1e-05 with e."""
-    if isinstance(value, int):
-        return f"{value:,}"
-    text = f"{value:.{digits}g}"
-    if not 1e-4 <= abs(value) < 1e12:
-        return "0" if value == 0 else text
-    return f"{Decimal(text):,f}"
+    """A measured number, plainly: 12,300, 1.10, 0.000123; only far from 1 with a power of ten."""
+    if isinstance(value, int) or value == 0:
+        return f"{int(value):,}"
+    text = f"{value:#.{digits}g}"
+    return f"{Decimal(text):,f}" if 1e-4 <= abs(value) < 1e12 else text
 
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _visible(values: list[float], holds: Callable[..., Any]) -> list[str]:
-    """The values with three digits, or as many as it takes for ``holds`` to be true as printed."""
-    for digits in range(3, 18):
-        texts = [_digits(value, digits) for value in values]
+def _visible(values: list[float], holds: Callable[..., Any], digits: int = 3) -> list[str]:
+    """The values with so many digits, or as many as it takes for ``holds`` to be true in print."""
+    for precision in range(digits, 18):
+        texts = [_digits(value, precision) for value in values]
         if holds(*map(_number, texts)):
             break
     return texts
@@ -357,7 +355,8 @@ def _within(actual: np.ndarray, wanted: np.ndarray, atol: float | None, rtol: fl
         difference = np.divide(difference, unit, out=np.zeros(actual.shape), where=difference > 0)
     assert limit is not None
     largest = "max " if actual.size > 1 else ""
-    return f"{largest}{label} ≈ {_digits(difference.max().item(), 3)} ≤ {_plain(limit)}"
+    (shown,) = _visible([difference.max().item()], lambda value: value <= limit, digits=2)
+    return f"{largest}{label} ≈ {shown} ≤ {_plain(limit)}"
 
 
 def _report(

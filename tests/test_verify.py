@@ -74,30 +74,31 @@ TRUE = [
     ([True, False], torch.tensor([True, False]), {}, "✓ it: exactly [True, False]"),
     (np.arange(13) > 5, np.arange(13) > 5, {}, "✓ it: all 13 truth values as expected"),
     # a tolerance, in its own unit; a single number, or one number expected, is printed too
-    (1 + 1e-7, 1.0, {"atol": 1e-6}, "✓ it: ≈ 1, |Δ| ≈ 1e-07 ≤ 1e-06"),
-    (1e-7, 0, {"atol": 1e-6}, "✓ it: |Δ| ≈ 1e-07 ≤ 1e-06"),
-    (1e-7, torch.tensor(0), {"atol": 1e-6}, "✓ it: ≈ 1e-07, |Δ| ≈ 1e-07 ≤ 1e-06"),
-    ([0.4, 0.6], 0.5, {"atol": 0.2}, "✓ it: ≈ 0.4 … 0.6, max |Δ| ≈ 0.1 ≤ 0.2"),
-    ([0.4, 0.6], [0.5, 0.5], {"atol": 0.2}, "✓ it: max |Δ| ≈ 0.1 ≤ 0.2"),
-    (torch.full((2, 2), 0.5), 0.5, {"atol": 0}, "✓ it: ≈ 0.5 … 0.5, max |Δ| ≈ 0 ≤ 0"),
-    (np.uint8([3]), np.uint8([5]), {"atol": 2}, "✓ it: |Δ| ≈ 2 ≤ 2"),
+    (1 + 1e-7, 1.0, {"atol": 1e-6}, "✓ it: ≈ 1.00, |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    (1e-7, 0, {"atol": 1e-6}, "✓ it: |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    (1e-7, torch.tensor(0), {"atol": 1e-6}, "✓ it: ≈ 1.00e-07, |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    ([0.4, 0.6], 0.5, {"atol": 0.2}, "✓ it: ≈ 0.400 … 0.600, max |Δ| ≈ 0.10 ≤ 0.2"),
+    ([0.4, 0.6], [0.5, 0.5], {"atol": 0.2}, "✓ it: max |Δ| ≈ 0.10 ≤ 0.2"),
+    (torch.full((2, 2), 0.5), 0.5, {"atol": 0}, "✓ it: ≈ 0.500 … 0.500, max |Δ| ≈ 0 ≤ 0"),
+    (np.uint8([3]), np.uint8([5]), {"atol": 2}, "✓ it: |Δ| ≈ 2.0 ≤ 2"),
     (4e6, 0, {"atol": 5e6}, "✓ it: |Δ| ≈ 4,000,000 ≤ 5,000,000"),
-    (100.8, 100, {"rtol": 0.01}, "✓ it: ≈ 101, |Δ|/|expected| ≈ 0.008 ≤ 0.01"),
-    ([50.1, 0], [50, 0], {"rtol": 0.01}, "✓ it: max |Δ|/|expected| ≈ 0.002 ≤ 0.01"),
+    (100.8, 100, {"rtol": 0.01}, "✓ it: ≈ 101, |Δ|/|expected| ≈ 0.0080 ≤ 0.01"),
+    ([50.1, 0], [50, 0], {"rtol": 0.01}, "✓ it: max |Δ|/|expected| ≈ 0.0020 ≤ 0.01"),
     (
         [101, 100],
         [100, 100],
         {"rtol": 0.01, "atol": 1},
-        "✓ it: max |Δ|/(1 + 0.01·|expected|) ≈ 0.5 ≤ 1",
+        "✓ it: max |Δ|/(1 + 0.01·|expected|) ≈ 0.50 ≤ 1",
     ),
     (0, 0, {"rtol": 0.0, "atol": 0.0}, "✓ it: |Δ|/(0 + 0·|expected|) ≈ 0 ≤ 1"),
+    (0.0996, 0, {"atol": 0.0998}, "✓ it: |Δ| ≈ 0.0996 ≤ 0.0998"),
     (-inf, -inf, {"atol": 1.0}, "✓ it: ≈ -inf, |Δ| ≈ 0 ≤ 1"),
-    ([inf, 2], [inf, 1], {"rtol": 1}, "✓ it: max |Δ|/|expected| ≈ 1 ≤ 1"),
+    ([inf, 2], [inf, 1], {"rtol": 1}, "✓ it: max |Δ|/|expected| ≈ 1.0 ≤ 1"),
     # a band: three digits, or as many as it takes to see that the number lies inside
     (1.3366, Interval(1.1, 1.7), {}, "✓ it: ≈ 1.34, in [1.1, 1.7]"),
     ([1.119, 1.614, 1.3], Interval(1.1, 1.7), {}, "✓ it: ≈ 1.12 … 1.61, in [1.1, 1.7]"),
-    ([[0.25]], Interval(0, 1), {}, "✓ it: ≈ 0.25, in [0, 1]"),
-    ([0.25, 0.25], Interval(0, 1), {}, "✓ it: ≈ 0.25 … 0.25, in [0, 1]"),
+    ([[0.25]], Interval(0, 1), {}, "✓ it: ≈ 0.250, in [0, 1]"),
+    ([0.25, 0.25], Interval(0, 1), {}, "✓ it: ≈ 0.250 … 0.250, in [0, 1]"),
     (0.957504, Interval(0.9574, 0.9576), {}, "✓ it: ≈ 0.9575, in [0.9574, 0.9576]"),
     (1.99999999, Interval(1, 1.99999999), {}, "✓ it: ≈ 1.99999999, in [1, 1.99999999]"),
     (10_012, Interval(10_000, 10_020), {}, "✓ it: ≈ 10,012, in [10,000, 10,020]"),
@@ -109,21 +110,21 @@ TRUE = [
     (1234567.0, Interval(0, 1e9), {}, "✓ it: ≈ 1,230,000, in [0, 1,000,000,000]"),
     (1.234e15, Interval(0, 1e16), {}, "✓ it: ≈ 1.23e+15, in [0, 1e+16]"),
     # a relation: a typed number is a bound and strict, all else is measured
-    (torch.tensor(0.32), above(0.3), {}, "✓ it: ≈ 0.32 > 0.3"),
-    (0.32, above(torch.tensor(0.3046)), {}, "✓ it: ≈ 0.32 > ≈ 0.305"),
-    (2.0, above(1 / 3), {}, "✓ it: ≈ 2 > ≈ 0.333"),
+    (torch.tensor(0.32), above(0.3), {}, "✓ it: ≈ 0.320 > 0.3"),
+    (0.32, above(torch.tensor(0.3046)), {}, "✓ it: ≈ 0.320 > ≈ 0.305"),
+    (2.0, above(1 / 3), {}, "✓ it: ≈ 2.00 > ≈ 0.333"),
     (100_489, above(100_000), {}, "✓ it: ≈ 100,489 > 100,000"),
-    (0.3, below(0.32), {}, "✓ it: ≈ 0.3 < 0.32"),
+    (0.3, below(0.32), {}, "✓ it: ≈ 0.300 < 0.32"),
     (5, at_least(5), {}, "✓ it: ≈ 5 ≥ 5"),
     (np.int64(5), at_most(np.int64(5)), {}, "✓ it: ≈ 5 ≤ ≈ 5"),
     (1.00001, above(1), {}, "✓ it: ≈ 1.00001 > 1"),
     (0.32039, above(torch.tensor(0.32011)), {}, "✓ it: ≈ 0.3204 > ≈ 0.3201"),
     (0.12345, at_most(0.123451), {}, "✓ it: ≈ 0.123 ≤ 0.123451"),
-    ([0.5, 0.4, 0.9], above(0.3), {}, "✓ it: ≈ 0.4 … 0.9 > 0.3"),
-    ([0.5, 0.4, 0.9], above(torch.tensor(0.3)), {}, "✓ it: ≈ 0.4 … 0.9 > ≈ 0.3"),
-    ([5.0, 0.7], above([0.3, 0.6]), {}, "✓ it: ≈ 0.7 > ≈ 0.6, the closest of 2 pairs"),
-    (0.2, below([0.3, 0.6]), {}, "✓ it: ≈ 0.2 < ≈ 0.3, the closest of 2 pairs"),
-    ([0.2], below([0.3]), {}, "✓ it: ≈ 0.2 < ≈ 0.3"),
+    ([0.5, 0.4, 0.9], above(0.3), {}, "✓ it: ≈ 0.400 … 0.900 > 0.3"),
+    ([0.5, 0.4, 0.9], above(torch.tensor(0.3)), {}, "✓ it: ≈ 0.400 … 0.900 > ≈ 0.300"),
+    ([5.0, 0.7], above([0.3, 0.6]), {}, "✓ it: ≈ 0.700 > ≈ 0.600, the closest of 2 pairs"),
+    (0.2, below([0.3, 0.6]), {}, "✓ it: ≈ 0.200 < ≈ 0.300, the closest of 2 pairs"),
+    ([0.2], below([0.3]), {}, "✓ it: ≈ 0.200 < ≈ 0.300"),
     (2**53 + 1, above(2**53), {}, "✓ it: ≈ 9,007,199,254,740,993 > 9,007,199,254,740,992"),
 ]
 
@@ -460,8 +461,8 @@ def test_a_console_that_is_not_utf8(monkeypatch, encoding):
     sys.stdout.flush()
     lines = raw.getvalue().decode(encoding).splitlines()
     assert lines[0].startswith("ok ")
-    assert lines[0].endswith(": ~ 1, |d|/(1e-06 + 0.001*|expected|) ~ 0 <= 1")
-    assert lines[1].endswith(": ~ 0.5 ... 2 >= 0.5")
+    assert lines[0].endswith(": ~ 1.00, |d|/(1e-06 + 0.001*|expected|) ~ 0 <= 1")
+    assert lines[1].endswith(": ~ 0.500 ... 2.00 >= 0.5")
     assert lines[2].endswith(": 2.5")
 
 
