@@ -317,7 +317,7 @@ def _in_relation(actual: np.ndarray, wanted: Bound, *, typed: bool) -> str:
         actual, bound = actual[closest], bound[closest]
     sides = [*_ends(actual), bound.item()]
     *shown, limit = _visible(sides, lambda *v: all(relation(value, v[-1]) for value in v[:-1]))
-    closest_of = f", the closest of {pairs} pairs" if wanted.value.size > 1 else ""
+    closest_of = f", the closest of {pairs:,} pairs" if wanted.value.size > 1 else ""
     return f"≈ {' … '.join(shown)} {wanted.sign} ≈ {limit}{closest_of}"
 
 
@@ -326,12 +326,12 @@ def _exactly(actual: np.ndarray, wanted: np.ndarray) -> str:
     if wanted.dtype.kind == "b" and len(set(entries)) == 1:
         entries, wanted = entries[:1], wanted.ravel()[0]
     if wanted.ndim == 0:
-        each = f", each of {actual.size}" if actual.ndim else ""
+        each = f", each of {actual.size:,}" if actual.ndim else ""
         return f"exactly {_plain(entries[0])}{each}"
     if len(entries) <= 12 and all(map(_is_typed, entries)):
         return f"exactly {_listed(wanted.tolist())}"
     what = "truth values as expected" if wanted.dtype.kind == "b" else "entries equal"
-    return f"all {actual.size} {what}"
+    return f"all {actual.size:,} {what}"
 
 
 def _listed(value: Any) -> str:

@@ -69,6 +69,7 @@ TRUE = [
     (torch.ones(1, dtype=torch.float8_e5m2), [1], {}, "✓ it: exactly [1]"),
     ([1 / 3, 2], [1 / 3, 2], {}, "✓ it: all 2 entries equal"),
     (torch.ones(13), np.ones(13), {}, "✓ it: all 13 entries equal"),
+    (np.arange(2000), np.arange(2000), {}, "✓ it: all 2,000 entries equal"),
     ([True] * 16, [True] * 16, {}, "✓ it: exactly True, each of 16"),
     ([[False], [False]], False, {}, "✓ it: exactly False, each of 2"),
     ([True, False], torch.tensor([True, False]), {}, "✓ it: exactly [True, False]"),

@@ -1,9 +1,9 @@
 """Do the numbers in a notebook's text have a source?
 
-A decimal (1.84), a percentage (12 %, 12 per cent) and a multiple (3 times) in the text must be found,
-rounded to the digits that are written, among the numbers that the notebook prints, in its code, or
-in the result of a recorded run that its code loads. A percentage is also found as a share (0.12).
-Left out: formulas, code, links, headings, and numbers that name a thing (see ``NAMES``).
+A decimal (1.84), a percentage (12 %, 12 per cent) and a multiple (3 times) in the text must be
+found, rounded to the digits that are written, among the numbers that the notebook prints, in its
+code, or in the result of a recorded run that its code loads. A percentage is also found as a share
+(0.12). Left out: formulas, code, links, headings, and numbers that name a thing (``NAMES``).
 """
 
 from __future__ import annotations
@@ -26,20 +26,27 @@ NOT_TEXT = (
     re.compile(r"<[^>]+>"),
 )
 HEADING = re.compile(r"^ {0,3}#{1,6} .*$", re.MULTILINE)
-# Numbers that name a thing: arXiv:1706.03762, 10.1000/182, version 2.13, Exercise 1.1, § 2.1, 1.5.0.
+# Numbers that name a thing.
 NAMES = re.compile(
-    r"\barXiv:?\s*\d{4}\.\d{4,5}(?:v\d+)?|\bdoi:?\s*\S+|\b10\.\d{4,}/\S+|\b\d+(?:\.\d+){2,}\b|\bv\d[\d.]*"
-    r"|(?:\b(?:versions?|Python|PyTorch|Triton|NumPy|CUDA|JupyterLab|[Ee]xercises?|[Ss]ections?|"
-    r"[Cc]hapters?|[Ff]igures?|[Tt]ables?|[Nn]otebooks?|[Rr]ow|[Rr]ung|[Ee]quations?)|§)\s*\d[\d.]*\d"
-    r"(?:\s*(?:,|and|to|–)\s*\d[\d.]*\d)*"
-    r"|\b\d{1,2}\.\d{1,2}\.\d{4}\b|\b\d{4}-\d{2}-\d{2}\b",
+    r"""
+      \barXiv:?\s*\d{4}\.\d{4,5}(v\d+)?  # a paper
+    | \bdoi:?\s*\S+ | \b10\.\d{4,}/\S+
+    | \b\d+(\.\d+){2,}\b | \bv\d[\d.]*  # a version, 1.5.0 or v1.5; a date, 24.12.2025
+    | ( \b(versions?|Python|PyTorch|Triton|NumPy|CUDA|JupyterLab  # a version, behind its program
+        |[Ee]xercises?|[Ss]ections?|[Cc]hapters?|[Ff]igures?|[Tt]ables?|[Nn]otebooks?|[Rr]ows?
+        |[Rr]ungs?|[Ee]quations?)\b | § )
+      \s*\d+\.\d+(\s*(,|and|to|–)\s*\d+\.\d+)*  # Exercise 1.1, sections 2.1 and 2.3
+    """,
+    re.VERBOSE,
 )
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 CLAIMED = re.compile(
     rf"(?<![\w.,])(?P<number>{DIGITS}(?:\.\d+)?)"
     r"(?:(?P<percent>\s?%|\s+per\s+cent\b|\s+percent\b)|(?P<times>\s+times\b))?"
 )
-PRINTED = re.compile(r"(?<![\w.])[-−]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d+)?")
+PRINTED = re.compile(
+    r"(?<![\w.])[-−]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)?(?:\.\d+|(?<=\d))(?:[eE][-+]?\d+)?"
+)
 
 
 def running_text(markdown: str) -> str:
