@@ -115,7 +115,7 @@ def verify(
     negative or not finite, for a tolerance beside an interval or a relation, and for ≈ in a name.
     """
     _require_name(name)
-    actual = _as_array("got", got)
+    actual = as_numbers("got", got)
     atol, rtol = _printed("atol", atol), _printed("rtol", rtol)
     if isinstance(expected, Interval | Bound) and not (atol is rtol is None):
         raise ValueError("atol, rtol: expected none beside an Interval or a relation")
@@ -123,11 +123,11 @@ def verify(
     if isinstance(expected, Interval):
         wanted = expected
     elif isinstance(expected, Bound):
-        wanted = Bound(expected.sign, _as_array("expected", expected.value))
+        wanted = Bound(expected.sign, as_numbers("expected", expected.value))
         if actual.ndim == 0:
             actual = np.broadcast_to(actual, wanted.value.shape)
     else:
-        wanted = _as_array("expected", expected)
+        wanted = as_numbers("expected", expected)
     target = wanted.value if isinstance(wanted, Bound) else wanted
     if isinstance(target, np.ndarray) and target.ndim and target.shape != actual.shape:
         raise VerificationError(
@@ -160,7 +160,7 @@ def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: fl
     Whole numbers and booleans are printed exactly.
     """
     _require_name(name)
-    array = _as_array("value", value)
+    array = as_numbers("value", value)
     if array.size > 400:
         raise ValueError(f"show({name!r}): expected at most 400 numbers, got {array.size}")
     if os.environ.get("COURSE_AUTHORING") == "1" and array.dtype.kind == "f":
@@ -197,15 +197,14 @@ def _is_typed(value: object) -> bool:
     return short or type(value) in (int, bool)
 
 
-def _as_array(argument: str, value: object) -> np.ndarray:
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-        if tensor.is_floating_point():
-            tensor = tensor.double()  # NumPy knows no bfloat16; every float is exact in float64
-        value = tensor.resolve_conj().resolve_neg().numpy()
+def as_numbers(argument: str, value: object) -> np.ndarray:
+    """A tensor of any dtype, an array, a number, or a list of these, as NumPy: floats in float64.
+
+    Raises ``ValueError`` for what has no real numbers (complex, text, the meta device, ragged).
+    """
     try:
-        array = np.asarray(value)
-    except (ValueError, RuntimeError) as error:
+        array = np.asarray(_on_host(value))
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{argument}: expected numbers in a regular shape, {error}") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -213,6 +212,21 @@ def _as_array(argument: str, value: object) -> np.ndarray:
             f"most 64 bits), got {type(value).__name__} of {array.dtype}"
         )
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _on_host(value: object) -> object:
+    """``value`` with every tensor in it made an array."""
+    if isinstance(value, list | tuple):
+        return [_on_host(entry) for entry in value]
+    if isinstance(value, np.ma.MaskedArray):  # what is masked is no number
+        return np.ma.filled(value.astype(np.float64), np.nan)
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.is_floating_point():
+        tensor = tensor.double()  # NumPy knows no bfloat16; every float is exact in float64
+    return tensor.numpy()
 
 
 def _exact(array: np.ndarray) -> np.ndarray:

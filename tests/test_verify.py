@@ -67,6 +67,9 @@ TRUE = [
     (torch.ones(2, dtype=torch.half), [1, 1], {}, "✓ it: exactly [1, 1]"),
     (torch.ones(2, requires_grad=True), [1, 1], {}, "✓ it: exactly [1, 1]"),
     (torch.ones(1, dtype=torch.float8_e5m2), [1], {}, "✓ it: exactly [1]"),
+    ([torch.ones(2, requires_grad=True).bfloat16()], [[1, 1]], {}, "✓ it: exactly [[1, 1]]"),
+    ((np.float16(1), torch.tensor(2)), [1, 2], {}, "✓ it: exactly [1, 2]"),
+    (torch.eye(2).to_sparse(), torch.eye(2), {}, "✓ it: exactly [[1, 0], [0, 1]]"),
     ([1 / 3, 2], [1 / 3, 2], {}, "✓ it: all 2 entries equal"),
     (torch.ones(13), np.ones(13), {}, "✓ it: all 13 entries equal"),
     (np.arange(2000), np.arange(2000), {}, "✓ it: all 2,000 entries equal"),
@@ -141,6 +144,7 @@ FALSE = [
     # NaN and infinity
     (nan, nan, {}),
     (nan, 0, {"atol": 1e9}),
+    (np.ma.array([1, 2], mask=[False, True]), [1, 2], {}),  # what is masked is no number
     (0, nan, {"atol": 1e9}),
     ([0, nan], Interval(-inf, inf), {}),
     (inf, Interval(0, inf), {}),
@@ -232,6 +236,8 @@ def test_a_false_claim_raises_and_prints_nothing(capsys, got, expected, options)
     [
         (1j, 1, {}, "got: .*complex"),
         (torch.ones(2, dtype=torch.complex64), 1, {}, "got: .*complex64"),
+        (torch.ones(2, device="meta"), 1, {}, "got: expected numbers in a regular shape"),
+        ([torch.ones(1), torch.ones(2)], 1, {}, "got: expected numbers in a regular shape"),
         (1, np.array([1j]), {}, "expected: .*complex"),
         ("1", 1, {}, "got: .*got str"),
         (None, 1, {}, "got: .*got NoneType"),
