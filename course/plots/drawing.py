@@ -279,7 +279,7 @@ class Canvas(Sheet):
         if len(stops) < 2 or (bend and len(stops) > 2):
             least = "two for a bent arrow" if bend else "two or more"
             raise ValueError(f"stops: expected {least}, got {len(stops)}")
-        paint = colour(role)
+        paint, above = colour(role), 2.7 if role == "focus" else 2.5
         points = self._route(stops, bend)
         length, half = (
             self._units(5 + 1.5 * width),
@@ -297,7 +297,7 @@ class Canvas(Sheet):
                     facecolor=paint,
                     edgecolor="none",
                     linewidth=0,
-                    zorder=2.6,
+                    zorder=above + 0.1,
                 )
             )
             self._lines.append((np.array([line[-1], tip]), half))
@@ -311,7 +311,7 @@ class Canvas(Sheet):
                 linestyle=(0, (3, 2)) if dashed else "-",
                 capstyle="butt",
                 joinstyle="round",
-                zorder=2.5,
+                zorder=above,
             )
         )
         self._lines.append((line, self._units(width / 2)))

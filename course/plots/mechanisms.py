@@ -371,11 +371,11 @@ def drowning(counts: Sequence[int] = (1, 2, 4, 8, 16)) -> Picture:
         part = "1" if t == 1 else f"1/{t}"
         canvas.text(part, at=Spot(one + 0.6, y, 0, 0.5), points=9.5, role="stream")
         _bar(canvas, second, y, one, 1)
-        _bar(canvas, second + one, y, one, t)
-        end = Spot(second + 2 * one + 0.6, y, 0, 0.5)
+        _bar(canvas, second + one + 0.15, y, one, t)
+        end = Spot(second + 2 * one + 0.75, y, 0, 0.5)
         canvas.text("2" if t == 1 else f"1 + {part}", at=end, points=9.5, role="stream")
-    canvas.text("mean", at=(one / 2, -2.4), points=11, bold=True)
-    canvas.text("newest word + mean", at=(second + one, -2.4), points=11, bold=True)
+    canvas.text("mean", at=(one / 2, -2.0), points=11, bold=True)
+    canvas.text("newest word + mean", at=(second + one, -2.0), points=11, bold=True)
     below = 2.0 * len(counts) - 0.3
     canvas.text(
         "dark: weight of the newest word; pale: one part for each word before it",
@@ -489,61 +489,85 @@ def residual_stream(
     *,
     blocks: int = 1,
     feed_forward: bool = True,
-    norm: str | None = "norm",
+    norm: str = "pre",
     words: Sequence[str] = ("the", "cat", "lay"),
 ) -> Picture:
     """The residual stream of the last of ``words`` through the blocks that read it and add to it.
 
     A block is a ``mixer`` ("attention", "mean", …), which also reads the streams of earlier words,
-    and a feed-forward part, which does not; each behind a ``norm`` unless that is None. Raises
-    ``ValueError`` for blocks below 1 or above 2, and for fewer than 2 words.
+    and a feed-forward part, which does not. ``norm`` as in ``TransformerConfig``: "pre" (what a
+    part reads, and the end), "post" (the stream after each sum), "none". Raises ``ValueError`` for
+    another norm, more than 2 blocks (with "post" 1), and fewer than 2 words.
     """
-    if blocks not in (1, 2):
-        raise ValueError(f"blocks: expected 1 or 2, got {blocks}")
+    if norm not in ("pre", "post", "none"):
+        raise ValueError(f"norm: expected pre, post or none, got {norm!r}")
+    if blocks not in (1, 2) or (blocks == 2 and norm == "post"):
+        room = "1, more has no room here" if norm == "post" else "1 or 2"
+        raise ValueError(f"blocks: expected {room}, got {blocks}")
     if len(words) < 2:
         raise ValueError(f"words: expected at least 2, got {len(words)}")
-    canvas = Canvas(unit=0.22)
+    canvas = Canvas(unit=0.22 if blocks == 1 else 0.19)
     parts = [mixer, *(["feed-forward"] if feed_forward else [])]
-    deep = 5.4 if norm else 2.9  # how far the parts lie under the stream
-    start = canvas.words(words[-1:], at=(0, 0))[0]
-    x = start.right[0] + 3.4
-    readers: list[Place] = []
-    added = 0
+    deep = 5.4 if norm == "pre" else 2.9  # how far the parts lie under the stream
+    stream = canvas.words(words[-1:], at=(0, 0))  # the boxes on it, from left to right
+    x = stream[0].right[0] + 2.9
+    readers, added = [], 0
     for block in range(blocks):
         inside: list[Place] = []
         for part in parts:
-            tap = canvas.dot((x, 0), role="stream", radius=0.22)
-            box = canvas.box(part, at=Spot(x - 1.4, deep, 0, 0.5))
-            source = canvas.box(norm, at=(x, deep - 2.7)) if norm else tap
-            if norm:
-                canvas.arrow(tap, source, role="stream")
-            canvas.arrow(source, box, role="stream")
-            added += 1
-            plus = canvas.dot((box.right[0] + 1.3, 0), "+", role="stream")
-            canvas.arrow(box, (plus.centre[0], deep), plus, role="stream")
-            inside += [source, box, plus]
-            readers += [box] if part == mixer else []
-            x = plus.right[0] + 2.0
+            box, plus = _reads_and_adds(canvas, part, x, deep, norm == "pre")
+            x, added = plus.right[0] + 2.0, added + 1
+            inside += [box, plus]
+            if norm == "post":
+                stream.append(canvas.box("norm", at=plus.beside(1.0), points=9))
+                inside.append(stream[-1])
+                x = stream[-1].right[0] + 2.4
+            if part == mixer:
+                readers.append(box)
         canvas.frame(inside, f"block {block + 1}" if blocks > 1 else "block", pad=0.8)
         x += 1.6
-    canvas.text("stream", at=(x + 0.6, -0.9), points=9, role="stream")
+    canvas.text("stream", at=(x + 0.4, -0.9), points=9, role="stream")
     x += 2.6
-    end = canvas.box("next\nword", at=Spot(x, 0, 0, 0.5), role="learned")
-    canvas.arrow(start.right, end, role="stream", width=4.5)
-    _other_streams(canvas, deep, end.x, words[:-1], readers)
-    behind = f", each behind a {norm}" if norm else ""
+    if norm == "pre":
+        stream.append(canvas.box("norm", at=Spot(x, 0, 0, 0.5), points=9))
+        x = stream[-1].right[0] + 1.5
+    stream.append(canvas.box("next\nword", at=Spot(x, 0, 0, 0.5), role="learned"))
+    for one, two in itertools.pairwise(stream):
+        canvas.arrow(one, two, role="stream", width=4.0)
+    _other_streams(canvas, deep, stream[-1].x, words[:-1], readers)
+    normed = {
+        "pre": " through a norm, and there is one more at the end",
+        "post": ", and a norm rescales the line after each sum",
+        "none": "",
+    }
     return canvas.picture(
         finding=(
-            f"The stream of “{words[-1]}” ends as its own vector plus {_times(added, 'update')}; "
-            f"only the {mixer} reads the {_times(len(words) - 1, 'word')} before it."
+            f"The stream of “{words[-1]}” takes up {_times(added, 'update')}; only the {mixer} "
+            f"reads the {_times(len(words) - 1, 'word')} before it."
         ),
         alt=(
             f"A thick line runs from the word {words[-1]} to the next word. "
-            f"{_times(blocks, 'block')} with {' and '.join(parts)}{behind}: a part reads from the "
-            f"line and adds what it makes to the line. Below it lie thin lines of "
+            f"{_times(blocks, 'block')} with {' and '.join(parts)}: a part reads from the line and "
+            f"adds what it makes to the line{normed[norm]}. Below lie thin lines of "
             f"{' and '.join(words[:-1])}, which the {mixer} reads too."
         ),
     )
+
+
+def _reads_and_adds(
+    canvas: Canvas, part: str, x: float, deep: float, normed: bool
+) -> tuple[Place, Place]:
+    """A part that taps the stream at ``x``; returns its box and the sum behind it."""
+    source = canvas.dot((x, 0), role="stream", radius=0.22)
+    if normed:
+        norm = canvas.box("norm", at=(x, deep - 2.7), points=9)
+        canvas.arrow(source, norm, role="stream")
+        source = norm
+    box = canvas.box(part, at=Spot(x - 1.4, deep, 0, 0.5))
+    canvas.arrow(source, box, role="stream")
+    plus = canvas.dot((box.right[0] + 1.3, 0), "+", role="stream")
+    canvas.arrow(box, (plus.centre[0], deep), plus, role="stream")
+    return box, plus
 
 
 def _other_streams(
