@@ -34,7 +34,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, FancyBboxPatch, PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
@@ -169,7 +169,7 @@ class Canvas(Sheet):
         step = least if step is None else step
         if step < least - 1e-9:
             raise ValueError(f"step: expected at least {least:.2f} for {list(words)}, got {step:g}")
-        wide = step - self._units(4)
+        wide = min(step, 1.4 * least) - self._units(4)
         high = self._measure("x", points)[1] + self._units(6)
         whole = self._settle(at, step * (len(words) - 1) + wide, high)
         return [
@@ -217,28 +217,26 @@ class Canvas(Sheet):
         counts = self._shape(name, shape)
         wide, high = cell if isinstance(cell, tuple) else (cell, cell)
         place = self._settle(at, counts[1] * wide, counts[0] * high, counts=counts)
-        faces = self._faces(name, counts, role, rows, columns, shade, signed, hidden)
-        ruled = min(wide, high) * self.unit * POINTS >= 4
-        if ruled:
-            for row, column in np.ndindex(*counts):
-                one = place.cell(row, column)
-                self._axes.add_patch(
-                    Rectangle(
-                        (one.x, one.y),
-                        wide,
-                        high,
-                        facecolor=faces[row][column],
-                        edgecolor=RULE if role in WHITE else "white",
-                        linewidth=0.9,
-                        zorder=3,
-                    )
-                )
+        covered = np.zeros(counts, dtype=bool)
+        if hidden is not None:
+            covered = _of_shape(name, "hidden", np.asarray(hidden, dtype=bool), counts)
+        if shade is not None:
+            faces = _shaded(
+                _of_shape(name, "shade", np.asarray(shade, dtype=float), counts), signed
+            )
+        else:
+            faces = np.tile(to_rgb(tint(role)), (*counts, 1))
+            full = to_rgb(QUIET if role in WHITE else colour(role))
+            faces[list(rows)] = full
+            faces[:, list(columns)] = full
+        faces[covered] = to_rgb(HIDDEN)
+        self._fill(place, faces, RULE if role in WHITE else "white")
         self._axes.add_patch(
             Rectangle(
                 (place.x, place.y),
                 place.width,
                 place.height,
-                facecolor="none" if ruled else tint(role),
+                facecolor="none",
                 edgecolor=colour(role),
                 linewidth=1.3,
                 zorder=3.5,
@@ -246,7 +244,8 @@ class Canvas(Sheet):
         )
         self._edges.append((f"the matrix {name!r}", rect(place)))
         if values is not None:
-            self._print(name, np.asarray(values), counts, place, faces, digits)
+            values = _of_shape(name, "values", np.asarray(values), counts)
+            self._print(name, values, place, faces, covered, digits)
         if label:
             letters = ", ".join(shape.split())
             written = self._write(f"[{letters}]", place.above(0.25), 8.0, QUIET, False, True)
@@ -467,46 +466,44 @@ class Canvas(Sheet):
             raise ValueError(f'{name}: expected a shape of two sizes, as "T E", got {shape!r}')
         return counts[0], counts[1]
 
-    def _faces(
-        self,
-        name: str,
-        counts: tuple[int, int],
-        role: str,
-        rows: Sequence[int],
-        columns: Sequence[int],
-        shade: object,
-        signed: bool,
-        hidden: object,
-    ) -> list[list[str]]:
-        """The colour of every cell."""
-        faces = [[tint(role)] * counts[1] for _ in range(counts[0])]
-        if shade is not None:
-            numbers = _of_shape(name, "shade", np.asarray(shade, dtype=float), counts)
-            if signed:
-                colours = colormaps[SIGNED](signed_norm(numbers)(numbers))
-            else:
-                colours = colormaps[WEIGHTS](np.clip(numbers, 0, 1))
-            faces = [[to_hex(colour) for colour in row] for row in colours]
-        covered = np.zeros(counts, dtype=bool)
-        if hidden is not None:
-            covered = _of_shape(name, "hidden", np.asarray(hidden, dtype=bool), counts)
-        for row, column in np.ndindex(*counts):
-            if covered[row, column]:
-                faces[row][column] = HIDDEN
-            elif shade is None and (row in rows or column in columns):
-                faces[row][column] = QUIET if role in WHITE else colour(role)
-        return faces
+    def _fill(self, place: Place, faces: np.ndarray, rule: str) -> None:
+        """The cells of a matrix, each with its colour; tiny ones as an image, without lines."""
+        wide, high = place.width / place.columns, place.height / place.rows
+        if min(wide, high) * self.unit * POINTS < 4:
+            left, top, right, bottom = rect(place)
+            self._axes.imshow(
+                faces,
+                extent=(left, right, bottom, top),
+                origin="upper",
+                aspect="auto",
+                interpolation="nearest",
+                zorder=3,
+            )
+            return
+        for row, column in np.ndindex(place.rows, place.columns):
+            one = place.cell(row, column)
+            self._axes.add_patch(
+                Rectangle(
+                    (one.x, one.y),
+                    wide,
+                    high,
+                    facecolor=faces[row, column],
+                    edgecolor=rule,
+                    linewidth=0.9,
+                    zorder=3,
+                )
+            )
 
     def _print(
         self,
         name: str,
         values: np.ndarray,
-        counts: tuple[int, int],
         place: Place,
-        faces: list[list[str]],
+        faces: np.ndarray,
+        covered: np.ndarray,
         digits: int | None,
     ) -> None:
-        for (row, column), value in np.ndenumerate(_of_shape(name, "values", values, counts)):
+        for (row, column), value in np.ndenumerate(values):
             words = value if isinstance(value, str) else cell_text(float(value), digits)
             one = place.cell(row, column)
             wide, high = self._measure(words, 8.5, False, True)
@@ -515,8 +512,8 @@ class Canvas(Sheet):
                     f"{name}: expected cells of at least {wide:.1f} × {high:.1f} for {words!r}, "
                     f"got {one.width:g} × {one.height:g}"
                 )
-            face = faces[row][column]
-            ink = "#555c66" if face == HIDDEN else readable_on(to_rgb(face))
+            grey = bool(covered[row, column])
+            ink = readable_in("hidden") if grey else readable_on(faces[row, column].tolist())
             self._write(words, one.centre, 8.5, ink, False, True, covered=True)
 
     def _route(self, stops: Sequence[Stop], bend: float) -> list[np.ndarray]:
@@ -570,6 +567,13 @@ def cell_text(value: float, digits: int | None) -> str:
     if digits is None:
         return number(value, 2).rstrip("0").rstrip(".")
     return number(value, digits)
+
+
+def _shaded(values: np.ndarray, signed: bool) -> np.ndarray:
+    """RGB colours of weights 0…1, or of signed numbers around 0."""
+    if signed:
+        return colormaps[SIGNED](signed_norm(values)(values))[..., :3]
+    return colormaps[WEIGHTS](np.clip(values, 0, 1))[..., :3]
 
 
 def _of_shape(name: str, argument: str, values: np.ndarray, counts: tuple[int, int]) -> np.ndarray:

@@ -56,7 +56,7 @@ def who_reaches_whom(
     even = past / past.sum(1, keepdims=True)
     canvas = Canvas(unit=0.22)
     steps = {}
-    panel = (T - 1) * _pitch(canvas, words) + 3.05
+    panel = T * _pitch(canvas, words) + 0.9
     steps["mean"] = _all_at_once(canvas, 0, "mean", even, words, shown)
     steps["attention"] = _all_at_once(canvas, panel, "attention", array, words, shown)
     steps["recurrent network"] = _one_by_one(canvas, 2 * panel, words)
@@ -86,7 +86,8 @@ def _steps(edges: Sequence[tuple[int, int]], start: int, end: int) -> int:
 
 
 def _pitch(canvas: Canvas, words: Sequence[str]) -> float:
-    return max(2.15, canvas.pitch(words, points=9))
+    """From word to word in a panel, which needs room for what is written over and under it."""
+    return max(13 / len(words), canvas.pitch(words, points=9))
 
 
 def _all_at_once(
@@ -164,7 +165,8 @@ def query_key_value(
     Raises ``ValueError`` for sizes below 1 and a ``row`` that is none of 0 … T − 1.
     """
     _require_row(row, T)
-    canvas = Canvas(unit=0.2, T=T, E=E, D=D, Dv=Dv)
+    unit = min(0.2, 9.3 / (E + 2 * max(D, Dv) + 2 * T + Dv + 18))  # as wide as a notebook at most
+    canvas = Canvas(unit, T=T, E=E, D=D, Dv=Dv)
     pitch = max(E, T) + 2.9
     hidden = np.triu(np.ones((T, T), dtype=bool), 1) if causal else None
     x = canvas.matrix("$x$", "T E", at=(0, pitch), role="stream", rows=[row])
@@ -362,7 +364,7 @@ def drowning(counts: Sequence[int] = (1, 2, 4, 8, 16)) -> Picture:
             f"counts: expected two or more rising numbers of words from 1 on, got {list(counts)}"
         )
     canvas = Canvas(unit=0.22)
-    one = 9.6  # the length of a weight of 1
+    one = 9.0  # the length of a weight of 1
     second = one + 6.2
     for line, t in enumerate(counts):
         y = 2.0 * line
