@@ -36,7 +36,7 @@ def test_the_ten_lines_of_the_docstring_draw_what_they_say() -> None:
     exec("from __future__ import annotations\n" + textwrap.dedent(source), scope)
     picture = scope["query"](T=4, E=5, D=2)  # type: ignore[operator]
     assert picture.finding == "A query has 2 numbers, made of the 5 of its word."
-    assert {"$W_q$", "[E, D]", "x", "q", "·"} <= set(ink.words(picture))
+    assert {"$x$", "×", "$W_q$", "[E, D]", "$q$", "[T, D]"} <= set(ink.words(picture))
 
 
 def test_a_matrix_has_its_cells_in_units_of_the_canvas() -> None:

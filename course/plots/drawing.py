@@ -4,10 +4,10 @@ A picture in ten lines: a word's vector becomes a query, and the shapes are draw
 
     def query(T: int = 5, E: int = 6, D: int = 3) -> Picture:
         canvas = Canvas(T=T, E=E, D=D)
-        x = canvas.matrix("x", "T E", at=(0, 0), role="stream", rows=[2])
+        x = canvas.matrix("$x$", "T E", at=(0, 0), role="stream", rows=[2])
         W = canvas.matrix("$W_q$", "E D", at=x.beside(3), role="learned")
-        q = canvas.matrix("q", "T D", at=W.beside(3), role="query", rows=[2])
-        canvas.text("·", at=x.beside(1.5, middle=True), points=14)
+        q = canvas.matrix("$q$", "T D", at=W.beside(3), role="query", rows=[2])
+        canvas.text("×", at=x.beside(1.5, middle=True), points=14)
         canvas.arrow(W, q)
         return canvas.picture(
             finding=f"A query has {D} numbers, made of the {E} of its word.",
@@ -253,7 +253,7 @@ class Canvas(Sheet):
             if name:
                 formula = name.startswith("$")
                 size = 11.5 if formula else 10.0
-                spot = written.above(0.02)
+                spot = written.above(0.15 if formula else 0.02)
                 written = self._write(name, spot, size, readable(role), not formula, False)
                 self._labels[place].append(written)
         return place

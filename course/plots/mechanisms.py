@@ -149,9 +149,9 @@ def _title(canvas: Canvas, row: Sequence[Place], title: str, below: str, count: 
     _caption(canvas, row, below)
 
 
-def _caption(canvas: Canvas, row: Sequence[Place], words: str) -> None:
+def _caption(canvas: Canvas, row: Sequence[Place], words: str, role: str = "hidden") -> None:
     spot = ((row[0].x + row[-1].right[0]) / 2, row[0].bottom[1] + 0.8)
-    canvas.text(words, at=spot, points=8.5, role="hidden")
+    canvas.text(words, at=spot, points=8.5, role=role)
 
 
 # --- query, key and value -----------------------------------------------------------------------
@@ -468,7 +468,10 @@ def _one_target(
             canvas.arrow(source.top, summary)
     canvas.outline(targets[position])
     canvas.outline(inputs[answer])
-    _caption(canvas, inputs, "the answer is read" if seen[answer] else "the answer is hidden")
+    if seen[answer]:
+        _caption(canvas, inputs, "the answer is read", "focus")
+    else:
+        _caption(canvas, inputs, "the answer is hidden")
 
 
 def _shifted_rows(

@@ -88,6 +88,7 @@ class Sheet:
             self._figure.set_layout_engine(None)
             self._axes = self._figure.add_axes((0, 0, 1, 1))
             self._axes.axis("off")
+        self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # measures text
         self._extent: list[Rect] = []
         self._texts: list[tuple[str, Rect, bool]] = []  # words, where, on an opaque box?
         self._edges: list[tuple[str, Rect]] = []  # the thing, where
@@ -170,7 +171,7 @@ class Sheet:
             artist = self._artist(line, size, bold, literal)
             artist.set_figure(self._figure)
             with style():
-                box = artist.get_window_extent(FigureCanvasAgg(self._figure).get_renderer())
+                box = artist.get_window_extent(self._renderer)
             widths.append(float(box.width) / self._figure.dpi / self.unit)
             if "$" in line and not literal:
                 high = max(high, float(box.height) / self._figure.dpi / self.unit)
