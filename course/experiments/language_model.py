@@ -11,16 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from course.attention import attention_weights
+from course.checkpoints import UnusableCheckpoint
 from course.experiments.runner import Config, Progress
 from course.mixers import SoftmaxMixer
 from course.tasks.text import Corpus, load_shakespeare
-from course.training import (
-    DamagedCheckpoint,
-    History,
-    next_token_batches,
-    perplexity,
-    train,
-)
+from course.training import History, next_token_batches, perplexity, train
 from course.transformer import Transformer, TransformerConfig
 
 #: Steps whose loss is stored one by one; what ``--check`` repeats.
@@ -71,7 +66,7 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     try:
         try:
             fit(model, corpus, config, **options)
-        except DamagedCheckpoint:  # nothing was trained yet; begin again
+        except UnusableCheckpoint:  # nothing was trained yet; begin again
             assert checkpoint is not None
             checkpoint.unlink()
             fit(model, corpus, config, **options)
