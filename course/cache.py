@@ -34,9 +34,11 @@ class KeyValueCache:
         self._end = 0  # where this cache ends in the buffer
 
     @classmethod
-    def empty(cls, k: Tensor, v: Tensor) -> KeyValueCache:
-        """The cache before the first token, for keys and values such as these."""
-        return cls(k[:, :, :0], v[:, :, :0])
+    def before(cls, k: Tensor, v: Tensor, cache: KeyValueCache | None = None) -> KeyValueCache:
+        """What ``k`` and ``v`` are to be appended to: ``cache``, or an empty one if it is None."""
+        if cache is not None and not isinstance(cache, cls):
+            raise ValueError(f"cache: expected a {cls.__name__}, got {type(cache).__name__}")
+        return cls(k[:, :, :0], v[:, :, :0]) if cache is None else cache
 
     def nbytes(self) -> int:
         """Bytes of the keys and values kept: what a copy of this cache needs."""
