@@ -341,7 +341,8 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self.heads(x)
         k, v, cache = KeyValueCache.before(k, v, cache).extend(k, v)
-        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), cache
+        o = softmax_attention(q.to(k.dtype), k, v, causal=True, impl=impl)
+        return self.merge(o), cache
 
     @classmethod
     def from_torch(cls, source: nn.MultiheadAttention) -> MultiHeadAttention:

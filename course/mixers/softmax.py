@@ -79,7 +79,7 @@ class SoftmaxMixer(Mixer):
         # The next token sees itself and w − 1 older ones; what left the window is dropped.
         keep = None if self.window is None else self.window - 1
         k, v, cache = KeyValueCache.before(k, v, state).extend(k, v, keep=keep)
-        o = softmax_attention(q, k, v, **self._options(q, k), impl=self.impl)
+        o = softmax_attention(q.to(k.dtype), k, v, **self._options(q, k), impl=self.impl)
         return self.attention.merge(o), cache
 
     def _heads(self, x: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
