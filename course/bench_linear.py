@@ -96,9 +96,9 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
     long = median_seconds(
         {
             "8 products": lambda: [a @ b for _ in range(8)],
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
             "forward and backward": lambda: _both(leaves, grad),
-            "elu+1 with denominator": lambda: linear_attention(q, k, v),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=True),
             "readable": lambda: readable_chunks(q, k, v),
         },
         repeats,
@@ -107,7 +107,7 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
     q, k, v = (x[:, :, :4_096].contiguous() for x in (q, k, v))
     short = median_seconds(
         {
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
             "SDPA": lambda: torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True
             ),
@@ -162,7 +162,7 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
 def _both(leaves: list[Tensor], grad: Tensor) -> None:
     for x in leaves:
         x.grad = None
-    linear_attention(*leaves, **_BARE).backward(grad)
+    linear_attention(*leaves, causal=True, **_BARE).backward(grad)
 
 
 def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
@@ -173,7 +173,7 @@ def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
 
     def goes_on(T: int) -> Callable[[], None]:
         past: LinearState = linear_attention(
-            q[:, :, :T], k[:, :, :T], v[:, :, :T], feature_map=fm, return_state=True
+            q[:, :, :T], k[:, :, :T], v[:, :, :T], causal=True, feature_map=fm, return_state=True
         )[1]
 
         def run() -> None:
@@ -199,7 +199,7 @@ def _peaks(T: int = 65_536) -> tuple[float, float]:
         f"q, k, v = (torch.randn(1, {H}, {T}, {D}) for _ in range(3))\n"
         "a, b, c = (x.clone().requires_grad_() for x in (q, k, v))"
     )
-    call = "feature_map='identity', normalize=False"
+    call = "causal=True, feature_map='identity', normalize=False"
     forward, both = peak_memories(
         [
             f"f(q, k, v, {call})",
@@ -241,7 +241,7 @@ def _command(arguments: argparse.Namespace) -> int:
     if not all(goal["reached"] for goal in found["goals"].values()):
         print(
             "\nA missed goal may only mean that other programs were running: try a quiet machine, "
-            f"--repeats {max(15, found['repeats'])}. The top of course/linear.py says what remains."
+            f"--repeats {max(15, found['repeats'])}. course/engine/linear_chunk.py: what bounds it."
         )
     print(f"\n{time.perf_counter() - started:.0f} s")
     return 0

@@ -72,7 +72,7 @@ class LinearMixer(Mixer):
         q, k, v = self.attention.heads(x)
         # Values that are unit vectors make the output the row of weights.
         one_hot = torch.eye(x.shape[1]).to(v).expand(*v.shape[:3], -1)
-        weights = self._attend(q, k, one_hot, form="parallel", impl="torch")
+        weights = self._attend(q, k, one_hot, form="parallel", impl="reference")
         return self.attention.merge(weights @ v), weights
 
     def decode(self, x: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:
@@ -99,6 +99,7 @@ class LinearMixer(Mixer):
             q,
             k,
             v,
+            causal=True,
             feature_map=self.feature_map,
             normalize=self.normalize,
             scale=self.scale,

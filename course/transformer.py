@@ -470,7 +470,7 @@ class Block(nn.Module):
                 dropout=source.dropout.p,
             )
         )
-        attention = MultiHeadAttention.from_torch(source.self_attn)
+        attention = MultiHeadAttention.from_torch(source.self_attn, without_dropout=True)
         assert isinstance(block.mixer, SoftmaxMixer) and block.feed_forward is not None
         block.to(source.linear1.weight)
         block.mixer.attention.load_state_dict(attention.state_dict())

@@ -9,7 +9,8 @@ import torch
 
 from course.feature_maps import NAMES, FeatureMap, get_feature_map, total_variation
 from tests import oracles
-from tests.mutants.linear import OPTIONS, close, draw
+from tests.drawing import close, draw
+from tests.test_linear import OPTIONS
 
 MAPS = [(name, options) for name, options in OPTIONS.items()] + [
     ("taylor", {"packed": False}),
