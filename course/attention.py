@@ -9,11 +9,12 @@ is the one to use; ``triton`` is the course's own GPU kernel, which is there to 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from course.cache import KeyValueCache
 from course.engine import kernels
 from course.engine import softmax as engine
 from course.inputs import (
@@ -212,13 +213,6 @@ def _by_formula(
     return weights.to(q.dtype), out.to(q.dtype)
 
 
-class KeyValueCache(NamedTuple):
-    """The past of a causal layer: ``k [B,H,S,D]`` and ``v [B,H,S,Dv]`` of the tokens so far."""
-
-    k: Tensor
-    v: Tensor
-
-
 class MultiHeadAttention(nn.Module):
     """``H`` attentions side by side, each on its own projection of the stream, then mixed.
 
@@ -319,16 +313,9 @@ class MultiHeadAttention(nn.Module):
         Fed in any portions, the outputs are those of one full causal pass.
         """
         q, k, v = self.heads(x)
-        if cache is not None:
-            for name, past, new in (("cache.k", cache.k, k), ("cache.v", cache.v, v)):
-                require_rank(name, past, "B H S D")
-                for axis, index in (("B", 0), ("H", 1), ("D", 3)):
-                    require_same(axis, {name: past.shape[index], "x": new.shape[index]})
-            # The cache keeps its dtype; under autocast the new tokens come in a narrower one.
-            k = torch.cat([cache.k, k.to(cache.k)], dim=2)
-            v = torch.cat([cache.v, v.to(cache.v)], dim=2)
-        o = softmax_attention(q.to(k), k, v.to(k), causal=True, impl=impl).to(q)
-        return self.merge(o), KeyValueCache(k, v)
+        cache = KeyValueCache.empty(k, v) if cache is None else cache
+        k, v, cache = cache.extend(k, v)
+        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), cache
 
     @classmethod
     def from_torch(

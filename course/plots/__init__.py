@@ -1,0 +1,99 @@
+"""Pictures that state their finding: pure functions from numbers to a :class:`Picture`.
+
+A picture is a PNG with alt text and, as plain text, one sentence with the numbers drawn. A reader
+without a kernel, a screen reader and the notebook comparison all get that sentence.
+
+``style`` has the look and the :class:`Picture`, ``charts`` what any notebook may draw, ``parts``
+what charts and explorers share, ``diagrams`` boxes and arrows on given axes, and ``nb…`` the
+pictures that one notebook draws. ``drawing`` is the language of drawings: a canvas on which
+matrices are to scale. ``mechanisms`` has the pictures drawn with it.
+"""
+
+from course.plots.charts import bars, curves, heatmap, heatmaps, law_and_points, panels
+from course.plots.drawing import Canvas
+from course.plots.mechanisms import (
+    drowning,
+    mean_as_matrix,
+    query_key_value,
+    residual_stream,
+    softmax_steps,
+    targets_and_mask,
+    who_reaches_whom,
+)
+from course.plots.nb06_kernel_factorisation import clouds, ratios
+from course.plots.nb07_the_rnn_view import four_forms, two_pasts
+from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
+from course.plots.parts import (
+    as_array,
+    colour_map,
+    draw_matrix,
+    label_tokens,
+    number,
+    readable_on,
+    short,
+    signed_norm,
+)
+from course.plots.style import (
+    COLOURS,
+    CSS_PIXELS_PER_INCH,
+    HIDDEN,
+    INK,
+    MARKERS,
+    QUIET,
+    SIGNED,
+    WEIGHTS,
+    Picture,
+    encode,
+    freeze,
+    new_figure,
+    one_line,
+    png,
+    style,
+)
+
+__all__ = [
+    "COLOURS",
+    "CSS_PIXELS_PER_INCH",
+    "HIDDEN",
+    "INK",
+    "MARKERS",
+    "QUIET",
+    "SIGNED",
+    "WEIGHTS",
+    "Canvas",
+    "Picture",
+    "as_array",
+    "bars",
+    "clouds",
+    "colour_map",
+    "curves",
+    "draw_matrix",
+    "drowning",
+    "encode",
+    "four_forms",
+    "freeze",
+    "heatmap",
+    "heatmaps",
+    "label_tokens",
+    "law_and_points",
+    "mean_as_matrix",
+    "new_figure",
+    "number",
+    "one_line",
+    "panels",
+    "png",
+    "query_key_value",
+    "ratios",
+    "readable_on",
+    "residual_stream",
+    "roofline",
+    "short",
+    "signed_norm",
+    "softmax_steps",
+    "style",
+    "targets_and_mask",
+    "tiles",
+    "traffic",
+    "two_pasts",
+    "who_reaches_whom",
+]
