@@ -313,9 +313,9 @@ class MultiHeadAttention(nn.Module):
         Fed in any portions, the outputs are those of one full causal pass.
         """
         q, k, v = self.heads(x)
-        cache = KeyValueCache.empty(k, v) if cache is None else cache
-        k, v, cache = cache.extend(k, v)
-        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), cache
+        k, v, cache = KeyValueCache.before(k, v, cache).extend(k, v)
+        o = softmax_attention(q.to(k.dtype), k, v, causal=True, impl=impl)
+        return self.merge(o), cache
 
     @classmethod
     def from_torch(

@@ -257,7 +257,8 @@ class Transformer(nn.Module):
     def decode(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits ``[B,T,V]`` of new tokens that follow those in ``cache``, and the next cache.
 
-        Fed in any portions, the logits are those of one full pass. The given cache is not changed.
+        The first portion is the prefill, later ones are often one token. Fed in any portions, the
+        logits are those of one full pass. The given cache is not changed.
         Raises ``ValueError`` that names the cache if its batch, mixer, dtype or device is another.
         """
         cache = Cache(0, (None,) * self.config.L) if cache is None else cache

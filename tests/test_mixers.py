@@ -197,6 +197,22 @@ def test_a_cache_of_another_batch_or_mixer_is_named(name) -> None:
         model.decode(tokens, (1, 2))
 
 
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_a_text_begun_without_autocast_goes_on_with_it(name) -> None:
+    built, x = mixer(name).float(), draw(B, T, E, dtype=torch.float32)
+    whole = built(x)
+    _, state = built.decode(x[:, :3], None)
+    with torch.autocast("cpu", torch.bfloat16):
+        for part in x[:, 3:].split((1, 3), 1):
+            out, state = built.decode(part, state)
+    assert (out - whole[:, -3:]).abs().max() < 0.05 * whole.abs().max()
+    if name in ("softmax", "window", "hybrid"):  # narrow keys would lose what came before
+        with torch.autocast("cpu", torch.bfloat16):
+            _, state = built.decode(x, None)
+        with pytest.raises(ValueError, match="cache.k and the new k: expected one dtype"):
+            built.decode(x, state)
+
+
 # --- one mixer ----------------------------------------------------------------------------------
 
 
