@@ -110,7 +110,9 @@ class Block(nn.Module):
         )
         assert isinstance(block.mixer, SoftmaxMixer) and block.feed_forward is not None
         block.to(source.linear1.weight)
-        block.mixer.attention = MultiHeadAttention.from_torch(source.self_attn)
+        block.mixer.attention = MultiHeadAttention.from_torch(
+            source.self_attn, without_dropout=True
+        )
         for ours, theirs in (
             (block.feed_forward.W_1, source.linear1),
             (block.feed_forward.W_2, source.linear2),

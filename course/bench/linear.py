@@ -158,9 +158,9 @@ def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
     seconds = median_seconds(
         {
             "8 products": lambda: [a @ b for _ in range(8)],
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
             "forward and backward": lambda: _both(leaves, grad),
-            "elu+1 with denominator": lambda: linear_attention(q, k, v),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=True),
             "readable": lambda: readable_chunks(q, k, v),
         },
         repeats,
@@ -173,7 +173,7 @@ def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return median_seconds(
         {
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
             "SDPA": lambda: sdpa(q, k, v, is_causal=True),
         },
         repeats,
@@ -196,7 +196,7 @@ def _non_causal(repeats: int, T: int) -> dict[str, float]:
 def _both(leaves: list[Tensor], grad: Tensor) -> None:
     for x in leaves:
         x.grad = None
-    linear_attention(*leaves, **_BARE).backward(grad)
+    linear_attention(*leaves, causal=True, **_BARE).backward(grad)
 
 
 def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float, float]:
@@ -206,7 +206,7 @@ def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float,
 
     def goes_on(T: int) -> Callable[[], None]:
         past: LinearState = linear_attention(
-            q[:, :, :T], k[:, :, :T], v[:, :, :T], feature_map=fm, return_state=True
+            q[:, :, :T], k[:, :, :T], v[:, :, :T], causal=True, feature_map=fm, return_state=True
         )[1]
 
         def run() -> None:
@@ -232,7 +232,7 @@ def peaks(T: int) -> tuple[float, float]:
         f"q, k, v = (torch.randn(1, {H}, {T}, {D}) for _ in range(3))\n"
         "a, b, c = (x.clone().requires_grad_() for x in (q, k, v))"
     )
-    call = "feature_map='identity', normalize=False"
+    call = "causal=True, feature_map='identity', normalize=False"
     forward, both = peak_memories(
         [
             f"f(q, k, v, {call})",
