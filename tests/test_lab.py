@@ -125,6 +125,17 @@ def test_a_place_that_cannot_be_written_is_a_sentence(
     assert "Permission denied: my-notebooks" in capsys.readouterr().err
 
 
+def test_the_home_of_another_user_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "home").touch()  # a place where nobody can write, not even root
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "home" / ".jupyter"))
+    monkeypatch.setattr(lab, "renew_copies", lambda *_: [])
+    monkeypatch.setattr(lab, "quiet_settings", lambda _: None)
+    assert lab.main([]) == 1
+    assert "is HOME your own folder?" in capsys.readouterr().err
+
+
 def test_jupyterlab_asks_nothing_and_calls_nobody(tmp_path: Path) -> None:
     lab.quiet_settings(tmp_path)
     assert not list(tmp_path.iterdir())  # JupyterLab lies elsewhere: no folder in its place

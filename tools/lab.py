@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 try:
-    from course.doctor import FIRST_NOTEBOOK, OWN_COPIES, has_browser
+    from jupyter_core.paths import jupyter_config_dir, jupyter_runtime_dir
+
+    from course.doctor import FIRST_NOTEBOOK, OWN_COPIES, has_browser, is_writable
 except ImportError as error:
     raise SystemExit(
         f"[lab] the course is not installed here, or something else is in its place ({error}): "
@@ -221,6 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[lab] {error.strerror}: {error.filename}", file=sys.stderr)
         print("[lab] the course must lie in a folder of your own", file=sys.stderr)
         return 1
+    for place in (jupyter_config_dir(), jupyter_runtime_dir()):
+        if not is_writable(Path(place)):
+            print(f"[lab] Jupyter cannot write {place}: is HOME your own folder?", file=sys.stderr)
+            return 1
     print(f"[lab] your copies of the notebooks are in {OWN_COPIES}", flush=True)
     command = [sys.executable, "-m", "jupyterlab", *lab_arguments(parsed.port)]
     for name, value in few_threads(os.cpu_count() or 1).items():
