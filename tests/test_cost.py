@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course import cost
 from course.attention import causal_mask
-from course.transformer import GPT2_SMALL, Transformer, TransformerConfig
+from course.config import GPT2_SMALL, TransformerConfig
+from course.transformer import Transformer
 
 # --- parameters ----------------------------------------------------------------------------------
 
