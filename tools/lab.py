@@ -149,6 +149,7 @@ def lab_arguments(port: int) -> list[str]:
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",  # the usual one asks the package index
+        "--ServerApp.jpserver_extensions=course.lab_extension=True",  # saves pictures
     ]
     if not has_browser():
         arguments.append("--no-browser")
