@@ -158,7 +158,7 @@ def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
     seconds = median_seconds(
         {
             "8 products": lambda: [a @ b for _ in range(8)],
-            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
             "forward and backward": lambda: _both(leaves, grad),
             "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=True),
             "readable": lambda: readable_chunks(q, k, v),
@@ -173,7 +173,7 @@ def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return median_seconds(
         {
-            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
             "SDPA": lambda: sdpa(q, k, v, is_causal=True),
         },
         repeats,
@@ -196,7 +196,7 @@ def _non_causal(repeats: int, T: int) -> dict[str, float]:
 def _both(leaves: list[Tensor], grad: Tensor) -> None:
     for x in leaves:
         x.grad = None
-    linear_attention(*leaves, causal=True, **_BARE).backward(grad)
+    linear_attention(*leaves, **_BARE).backward(grad)
 
 
 def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float, float]:
