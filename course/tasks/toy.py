@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course.inputs import require_positive
+from course.inputs import require_number, require_positive
 
 _NAMES = {  # everybody has one verb
     "anna": "sleeps",
@@ -65,6 +65,8 @@ class _HiddenMarkov:
 
     def encode(self, text: str) -> Tensor:
         """Token numbers [T] int64 of a sentence; ``ValueError`` for a word it does not know."""
+        if not isinstance(text, str):
+            raise ValueError(f"text: expected words, got {type(text).__name__}")
         words = text.split()
         for word in words:
             if word not in self._index:
@@ -174,14 +176,16 @@ class _HiddenMarkov:
             beliefs, weights = after[first], np.bincount(group.ravel(), probability)
 
     def _tokens(self, tokens: Tensor | Sequence[int]) -> list[int]:
-        numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
-        for number in numbers:
-            if not isinstance(number, int) or not 0 <= number < len(self):
+        given = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        numbers = np.atleast_1d(np.asarray(given if isinstance(given, Iterable) else [None]))
+        whole = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or numbers.size == 0)
+        for number in numbers.tolist():
+            if not whole or not 0 <= number < len(self):
                 raise ValueError(
                     f"tokens: expected a sequence of whole numbers from 0 to {len(self) - 1}, "
-                    f"got {number!r}"
+                    f"got {number if whole else tokens!r}"
                 )
-        return numbers
+        return numbers.tolist()
 
 
 class MarkovChain(_HiddenMarkov):
@@ -193,7 +197,8 @@ class MarkovChain(_HiddenMarkov):
 
     def __init__(self, n_words: int = 24, *, decay: float = 0.526, seed: int = 0) -> None:
         require_positive("n_words", n_words, minimum=2)
-        if not 0 < decay <= 1:
+        require_number("decay", decay, above=0)
+        if decay > 1:
             raise ValueError(f"decay: expected a number above 0 and at most 1, got {decay!r}")
         rng = np.random.default_rng(seed)
         chances = decay ** np.arange(n_words)
