@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 	echo $$p && break; done)
 PORT ?= 8888
 NB ?=
+# Processes that the tests run in; "logical" is one a core.
+WORKERS ?= logical
 
 # Asked on Linux without an NVIDIA card; if it does not answer, pip's own configuration decides.
 export TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -14,8 +16,10 @@ export TORCH_INDEX
 
 VENV := .venv/bin/python
 OFFLINE := $(VENV) tools/offline.py
-PYTEST := $(OFFLINE) $(VENV) -m pytest
-NOTEBOOK_TESTS := $(PYTEST) -p tests.notebooks.plugin --nbval --nbval-current-env notebooks
+PYTEST := $(OFFLINE) $(VENV) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8
+PACKAGE_TESTS := $(PYTEST) --dist=loadgroup
+NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
+	notebooks
 
 .PHONY: help lab lab-environment test test-all test-environment static notebooks format clean python
 .DEFAULT_GOAL := help
@@ -28,6 +32,7 @@ help:
 	@echo "make format       put code and notebook cells into the project's form"
 	@echo "make clean        remove caches and build folders (the environment .venv stays)"
 	@echo
+	@echo "WORKERS=1 runs the tests in one process (by default one a core);"
 	@echo "PYTHON=python3.12 names the Python to use; TORCH_INDEX=… the index for PyTorch."
 
 python:
@@ -55,13 +60,13 @@ static: test-environment
 
 test: static
 	@echo "[test 3/4] the package's tests, network off"
-	@$(PYTEST) -m "not slow and not browser"
+	@$(PACKAGE_TESTS) -m "not slow and not browser"
 	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
 	@$(NOTEBOOK_TESTS)
 
 test-all: static
 	@echo "[test 3/4] the package's tests, slow and browser ones too, network off"
-	@$(PYTEST)
+	@$(PACKAGE_TESTS)
 	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
 	@$(NOTEBOOK_TESTS)
 

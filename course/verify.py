@@ -54,8 +54,8 @@ def verify(
     Raises ``ValueError`` for what is no number (complex numbers too) and for a tolerance that is
     negative or not finite.
     """
-    actual = _as_array("got", got)
-    wanted = expected if isinstance(expected, Interval) else _as_array("expected", expected)
+    actual = as_numbers("got", got)
+    wanted = expected if isinstance(expected, Interval) else as_numbers("expected", expected)
     atol, rtol = _printed("atol", atol), _printed("rtol", rtol)
     if isinstance(wanted, np.ndarray) and wanted.ndim and wanted.shape != actual.shape:
         raise VerificationError(
@@ -76,7 +76,7 @@ def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: fl
     variable ``COURSE_AUTHORING=1``, set by ``make notebooks``) and raises ``ValueError`` there.
     Whole numbers and booleans are printed exactly.
     """
-    array = _as_array("value", value)
+    array = as_numbers("value", value)
     if array.size > 400:
         raise ValueError(f"show({name!r}): expected at most 400 numbers, got {array.size}")
     if os.environ.get("COURSE_AUTHORING") == "1" and array.dtype.kind == "f":
@@ -99,15 +99,14 @@ def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: fl
         _line("  " + "  ".join(cell.rjust(width) for cell in row))
 
 
-def _as_array(argument: str, value: object) -> np.ndarray:
-    if isinstance(value, torch.Tensor):
-        tensor = value.detach().cpu()
-        if tensor.is_floating_point():
-            tensor = tensor.double()  # NumPy knows no bfloat16; every float is exact in float64
-        value = tensor.resolve_conj().resolve_neg().numpy()
+def as_numbers(argument: str, value: object) -> np.ndarray:
+    """A tensor of any dtype, an array, a number, or a list of these, as NumPy: floats in float64.
+
+    Raises ``ValueError`` for what has no real numbers (complex, text, the meta device, ragged).
+    """
     try:
-        array = np.asarray(value)
-    except (ValueError, RuntimeError) as error:
+        array = np.asarray(_on_host(value))
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{argument}: expected numbers in a regular shape, {error}") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -115,6 +114,21 @@ def _as_array(argument: str, value: object) -> np.ndarray:
             f"most 64 bits), got {type(value).__name__} of {array.dtype}"
         )
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _on_host(value: object) -> object:
+    """``value`` with every tensor in it made an array."""
+    if isinstance(value, list | tuple):
+        return [_on_host(entry) for entry in value]
+    if isinstance(value, np.ma.MaskedArray):  # what is masked is no number
+        return np.ma.filled(value.astype(np.float64), np.nan)
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach().to_dense() if value.layout != torch.strided else value.detach()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    if tensor.is_floating_point():
+        tensor = tensor.double()  # NumPy knows no bfloat16; every float is exact in float64
+    return tensor.numpy()
 
 
 def _exact(array: np.ndarray) -> np.ndarray:

@@ -1,9 +1,16 @@
-"""What holds for every test: fixed examples, one thread, no windows, no network."""
+"""What holds for every test: fixed examples, one thread a process, no windows, no network.
+
+Tests run in several processes and in any order (``--shuffle SEED`` tries another one): none may
+rely on another, or leave anything changed.
+"""
 
 from __future__ import annotations
 
 import os
+import random
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,6 +36,15 @@ settings.load_profile("course")
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.shuffle is not None:
+        random.Random(config.option.shuffle).shuffle(items)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse sockets that leave the machine where the system cannot switch the network off."""
     if os.environ.get("COURSE_NETWORK") == "guard":
@@ -51,3 +67,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Without a GPU its tests are skipped: all of them here, so that pytest says it in one line."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no GPU here: nothing was run on one")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What killed each mutant, from the reports of all processes.
+
+    A test of a mutant says it with ``record_property("kill", (suite, mutant, check or ""))``.
+    """
+    kills = [
+        value
+        for report in chain.from_iterable(terminalreporter.stats.values())
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == "kill"
+    ]
+    if not kills:
+        return
+    terminalreporter.section("kill table: mutant → the check that killed it")
+    for suite in sorted({suite for suite, _, _ in kills}):
+        terminalreporter.write_line(suite)
+        for _, mutant, check in sorted(kill for kill in kills if kill[0] == suite):
+            terminalreporter.write_line(f"  {mutant} → {check or 'SURVIVED'}")
+    killed = sum(bool(check) for _, _, check in kills)
+    terminalreporter.write_line(f"{killed} of {len(kills)} mutants killed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ MODULES = [
     importlib.import_module(f"tests.mutants.{info.name}")
     for info in pkgutil.iter_modules(tests.mutants.__path__)
 ]
+Recorder = Callable[[str, object], None]
 SUITES: list[Suite] = [
     suite
     for module in MODULES
@@ -28,28 +29,6 @@ EXERCISES: dict[str, dict[str, Any]] = {
     for name, mutants in getattr(module, "MUTANTS", {}).items()
     if module.__name__.rpartition(".")[2].startswith("exercises_")
 }
-KILLS: list[tuple[str, str, str]] = []
-
-
-class _Table:
-    """Prints at the end of the run what killed each mutant."""
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.section("kill table: mutant → the check that killed it")
-        group = ""
-        for name, mutant, check in KILLS:
-            if name != group:
-                terminalreporter.write_line(name)
-                group = name
-            terminalreporter.write_line(f"  {mutant} → {check}")
-        killed = sum(check != "SURVIVED" for _, _, check in KILLS)
-        terminalreporter.write_line(f"{killed} of {len(KILLS)} mutants killed")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    request.config.pluginmanager.register(_Table(), "kill-table")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +43,9 @@ def test_real_passes(suite: Suite, check: str) -> None:
     ("suite", "mutant"),
     [pytest.param(s, m, id=f"{s.name}: {m}") for s in SUITES for m in s.mutants],
 )
-def test_mutant_is_killed(suite: Suite, mutant: str) -> None:
+def test_mutant_is_killed(suite: Suite, mutant: str, record_property: Recorder) -> None:
     check = killer(suite.mutants[mutant](), suite.checks)
-    KILLS.append((suite.name, mutant, check or "SURVIVED"))
+    record_property("kill", (suite.name, mutant, check or ""))  # printed by tests/conftest.py
     assert check is not None, f"{mutant} passes all {len(suite.checks)} checks of {suite.name}"
 
 
@@ -74,10 +53,10 @@ def test_mutant_is_killed(suite: Suite, mutant: str) -> None:
     ("exercise", "mutant"),
     [pytest.param(e, m, id=f"{e}: {m}") for e, ms in EXERCISES.items() for m in ms],
 )
-def test_wrong_answer_is_rejected(exercise: str, mutant: str) -> None:
+def test_wrong_answer_is_rejected(exercise: str, mutant: str, record_property: Recorder) -> None:
     result = run_check(exercise, EXERCISES[exercise][mutant])
     killed = result.passed is False and result.broken not in ("name", "type")
-    KILLS.append((f"exercise {exercise}", mutant, result.broken if killed else "SURVIVED"))
+    record_property("kill", (f"exercise {exercise}", mutant, result.broken if killed else ""))
     assert killed, f"{mutant} is not rejected: {result}"
 
 

@@ -50,6 +50,9 @@ TRUE = [
     (torch.ones(2, dtype=torch.half), [1, 1], {}, "✓ it: every entry equal"),
     (torch.ones(2, requires_grad=True), [1, 1], {}, "✓ it: every entry equal"),
     (torch.ones(1, dtype=torch.float8_e5m2), [1], {}, "✓ it: every entry equal"),
+    ([torch.ones(2, requires_grad=True).bfloat16()], [[1, 1]], {}, "✓ it: every entry equal"),
+    ((np.float16(1), torch.tensor(2)), [1, 2], {}, "✓ it: every entry equal"),
+    (torch.eye(2).to_sparse(), torch.eye(2), {}, "✓ it: every entry equal"),
     ([True, False], torch.tensor([True, False]), {}, "✓ it: every entry equal"),
     (torch.full((2, 2), 0.5), 0.5, {"atol": 0}, "✓ it: max |Δ| ≤ 0"),
     (1 + 1e-7, 1.0, {"atol": 1e-6}, "✓ it: max |Δ| ≤ 1e-06"),
@@ -74,6 +77,7 @@ FALSE = [
     # NaN and infinity
     (nan, nan, {}),
     (nan, 0, {"atol": 1e9}),
+    (np.ma.array([1, 2], mask=[False, True]), [1, 2], {}),  # what is masked is no number
     (0, nan, {"atol": 1e9}),
     ([0, nan], Interval(-inf, inf), {}),
     (inf, 0, {"atol": 1e300}),
@@ -144,6 +148,8 @@ def test_a_false_claim_raises_and_prints_nothing(capsys, got, expected, options)
     [
         (1j, 1, {}, "got: .*complex"),
         (torch.ones(2, dtype=torch.complex64), 1, {}, "got: .*complex64"),
+        (torch.ones(2, device="meta"), 1, {}, "got: expected numbers in a regular shape"),
+        ([torch.ones(1), torch.ones(2)], 1, {}, "got: expected numbers in a regular shape"),
         (1, np.array([1j]), {}, "expected: .*complex"),
         ("1", 1, {}, "got: .*got str"),
         (None, 1, {}, "got: .*got NoneType"),

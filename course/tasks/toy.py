@@ -10,6 +10,7 @@ equations 18-21), never estimated from samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -176,16 +177,16 @@ class _HiddenMarkov:
             beliefs, weights = after[first], np.bincount(group.ravel(), probability)
 
     def _tokens(self, tokens: Tensor | Sequence[int]) -> list[int]:
-        given = tokens.tolist() if isinstance(tokens, Tensor) else tokens
-        numbers = np.atleast_1d(np.asarray(given if isinstance(given, Iterable) else [None]))
-        whole = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or numbers.size == 0)
-        for number in numbers.tolist():
-            if not whole or not 0 <= number < len(self):
-                raise ValueError(
-                    f"tokens: expected a sequence of whole numbers from 0 to {len(self) - 1}, "
-                    f"got {number if whole else tokens!r}"
-                )
-        return numbers.tolist()
+        expected = f"tokens: expected a sequence of whole numbers from 0 to {len(self) - 1}"
+        try:
+            given = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+            numbers = [index(number) for number in given]
+        except TypeError:  # no sequence, or not of whole numbers
+            raise ValueError(f"{expected}, got {tokens!r}") from None
+        for number in numbers:
+            if not 0 <= number < len(self):
+                raise ValueError(f"{expected}, got {number}")
+        return numbers
 
 
 class MarkovChain(_HiddenMarkov):

@@ -1,15 +1,20 @@
 """pytest plugin beside nbval: time budgets, pictures, the gate's complaints and a table.
 
-Loaded by ``make test`` with ``-p tests.notebooks.plugin`` for the run over ``notebooks/``.
+Loaded by ``make test`` with ``-p tests.notebooks.plugin`` for the run over ``notebooks/``. With
+several workers (``--dist loadfile``: a notebook stays on one) each kernel gets its share of the
+cores, one thread a core. A budget is wall-clock time all the same: a cell that keeps it on one core
+keeps it on the two that the course asks for.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SECONDS] = seconds
     stack = ExitStack()
     stack.enter_context(own_ipython())
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     config.add_cleanup(stack.close)
 
 
@@ -77,6 +86,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
     taken = time.perf_counter() - start
     _seconds(item.config)[item.path].append(taken)
+    item.user_properties.append(("seconds", taken))  # reports go to the process that prints
     if taken > allowed:
         item.raise_cell_error(f"The cell took {taken:.0f} s, allowed are {allowed:.0f} s")
     if _pictures(item.test_outputs) != _pictures(item.cell.outputs):
@@ -94,8 +104,13 @@ def _pictures(outputs: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    timed: dict[Path, list[float]] = defaultdict(list)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if getattr(report, "when", None) == "call":
+            path = config.rootpath / report.nodeid.split("::")[0]
+            timed[path] += [value for name, value in report.user_properties if name == "seconds"]
     rows = []
-    for path, seconds in sorted(_seconds(config).items()):
+    for path, seconds in sorted((path, seconds) for path, seconds in timed.items() if seconds):
         notebook = json.loads(path.read_text(encoding="utf-8"))
         compared, showing = gate.coverage(notebook)
         share = f"{compared}/{showing} ({100 * compared / max(showing, 1):.0f} %)"
