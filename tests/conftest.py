@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,6 +21,8 @@ if not torch.cuda.is_available():
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.kill_table import pytest_terminal_summary  # noqa: F401 - a hook, in every process
 
 settings.register_profile(
     "course",
@@ -67,26 +67,3 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Without a GPU its tests are skipped: all of them here, so that pytest says it in one line."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no GPU here: nothing was run on one")
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What killed each mutant, from the reports of all processes.
-
-    A test of a mutant says it with ``record_property("kill", (suite, mutant, check or ""))``.
-    """
-    kills = [
-        value
-        for report in chain.from_iterable(terminalreporter.stats.values())
-        if getattr(report, "when", None) == "call"
-        for name, value in report.user_properties
-        if name == "kill"
-    ]
-    if not kills:
-        return
-    terminalreporter.section("kill table: mutant → the check that killed it")
-    for suite in sorted({suite for suite, _, _ in kills}):
-        terminalreporter.write_line(suite)
-        for _, mutant, check in sorted(kill for kill in kills if kill[0] == suite):
-            terminalreporter.write_line(f"  {mutant} → {check or 'SURVIVED'}")
-    killed = sum(bool(check) for _, _, check in kills)
-    terminalreporter.write_line(f"{killed} of {len(kills)} mutants killed")

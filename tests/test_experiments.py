@@ -548,14 +548,6 @@ def test_a_place_that_may_not_be_looked_at_has_no_run(notes, tmp_path, capsys):
     assert read_record(result_path(tmp_path, square(2))) is not None
 
 
-def test_a_scheduler_that_is_none_is_a_sentence(course, monkeypatch, tmp_path):
-    pytest.importorskip("distributed")
-    status, text = course("run", "counts", "--engine", "dask", "--scheduler", "nonsense")
-    assert status == 1 and "scheduler: expected the address of a Dask scheduler" in text
-    status, text = course("table", "ladder")
-    assert status == 0 and "no context" in text
-
-
 def test_own_runs_leave_the_package_alone(course, corpus, monkeypatch, tmp_path):
     monkeypatch.setitem(EXPERIMENTS, "ladder", lambda: [run_config()])
     before = {path: path.stat().st_mtime_ns for path in RESULTS.rglob("*.json")}

@@ -300,12 +300,12 @@ def _run_dask(
             client = stack.enter_context(Client(cluster))
         else:
             try:
-                client = stack.enter_context(Client(scheduler))
-            except (OSError, ValueError, TypeError) as wrong:
+                client = stack.enter_context(Client(scheduler, timeout=10))
+            except (ValueError, OSError) as refused:
                 raise RuntimeError(
-                    f"scheduler: expected the address of a Dask scheduler, got {scheduler!r} "
-                    f"({wrong})"
-                ) from wrong
+                    "scheduler: expected the address of a running Dask scheduler, as "
+                    f"tcp://HOST:8786, got {scheduler!r}: {refused}"
+                ) from None
         futures = {
             # pure=False: a run lost with its worker is computed again, never looked up.
             client.submit(_attempt, config, folder, 1, pure=False): config

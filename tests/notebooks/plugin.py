@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from nbval.plugin import IPyNbCell
 
-from tests.notebooks import gate
+from tests.notebooks import gate, sanitize, standards
 from tests.notebooks.execute import HARD_LIMIT, own_ipython, time_factor
 
 
@@ -33,7 +33,11 @@ class GateItem(pytest.Item):
     """The rules about what is stored, and about the whole notebook's time, checked last."""
 
     def runtest(self) -> None:
-        wrong = gate.complaints(json.loads(self.path.read_text(encoding="utf-8")))
+        notebook = json.loads(self.path.read_text(encoding="utf-8"))
+        wrong = [
+            *gate.complaints(notebook),
+            *standards.review(self.path.stem, notebook).complaints,
+        ]
         if self.path.stat().st_size > gate.MAX_BYTES:
             wrong.append(f"larger than {gate.MAX_BYTES // 1_000_000} MB")
         taken = sum(_seconds(self.config)[self.path])
@@ -73,6 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add one gate item behind each notebook's cells."""
     last = {item.parent: place for place, item in enumerate(items) if isinstance(item, IPyNbCell)}
     for notebook, place in reversed(last.items()):
+        notebook.sanitize_patterns.update(sanitize.PATTERNS)
         items.insert(place + 1, GateItem.from_parent(notebook, name="gate"))
 
 
@@ -96,7 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _pictures(outputs: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Kind and alt text of each picture; nbval itself compares neither."""
     return [
-        (kind, output.get("metadata", {}).get(kind, {}).get("alt", ""))
+        (kind, sanitize.sanitized(output.get("metadata", {}).get(kind, {}).get("alt", "")))
         for output in outputs
         for kind in gate.PICTURES
         if kind in output.get("data", {})
@@ -109,9 +114,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         if getattr(report, "when", None) == "call":
             path = config.rootpath / report.nodeid.split("::")[0]
             timed[path] += [value for name, value in report.user_properties if name == "seconds"]
-    rows = []
+    rows, reviews = [], {}
     for path, seconds in sorted((path, seconds) for path, seconds in timed.items() if seconds):
         notebook = json.loads(path.read_text(encoding="utf-8"))
+        reviews[path.name] = standards.review(path.stem, notebook)
         compared, showing = gate.coverage(notebook)
         share = f"{compared}/{showing} ({100 * compared / max(showing, 1):.0f} %)"
         rows.append((path.name, share, gate.verify_lines(notebook), sum(seconds), max(seconds)))
@@ -124,3 +130,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line("{:34}{:>18}{:>14}{:>9.1f}{:>14.1f}".format(*row))
     total = sum(row[3] for row in rows)
     terminalreporter.line(f"{len(rows)} notebooks, {total:.0f} s in all")
+    for line in standards.table(reviews):
+        terminalreporter.line(line)
