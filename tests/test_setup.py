@@ -9,7 +9,6 @@ import http.client
 import io
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
