@@ -41,8 +41,8 @@ class Pretrained(NamedTuple):
 def load(name: str, *, folder: Path | None = None) -> Pretrained:
     """The model ``name``, in float32 on the CPU.
 
-    The weights were rounded to float16 when they were stored, which moves the logits by about a
-    thousandth. ``folder``: where to look instead of in the package. Raises ``ValueError`` for an
+    The weights were rounded to float16 when they were stored, which moves a logit by about 0.01 at
+    most. ``folder``: where to look instead of in the package. Raises ``ValueError`` for an
     unknown name and ``FileNotFoundError`` or ``ValueError`` for a file that is missing or damaged.
     """
     require_choice("name", name, NAMES)
