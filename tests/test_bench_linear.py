@@ -10,7 +10,7 @@ import torch
 from course.bench import linear as bench
 from course.linear import linear_attention
 from tests import oracles
-from tests.mutants.linear import close, draw
+from tests.drawing import close, draw
 
 
 def test_the_contenders_are_what_they_are_called():
