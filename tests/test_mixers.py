@@ -252,6 +252,18 @@ def test_dropout_reaches_the_attention_weights(name) -> None:
     assert torch.equal(gone.any(-1), gone.all(-1)) and 0.4 < gone.double().mean() < 0.6
 
 
+@pytest.mark.parametrize("name", ["softmax", "window"])
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_any_scale_of_scores_is_one_function_in_every_way(name, scale) -> None:
+    built, x = mixer(name, scale=scale), draw(B, T, E)
+    whole = built(x)
+    assert whole.isfinite().all()
+    close(built.with_weights(x)[0], whole)
+    close(built.decode(x, None)[0], whole)
+    for impl in ("reference", "torch"):
+        close(mixer(name, options={"impl": impl}, scale=scale)(x), whole)
+
+
 def test_a_linear_state_does_not_grow() -> None:
     built, state, sizes = mixer("linear"), None, set()
     for token in draw(B, 9, E).split(1, 1):

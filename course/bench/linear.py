@@ -24,7 +24,7 @@ from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_atte
 from course.measure import median_seconds, peak_memories
 
 H, D = 4, 64
-_BARE: dict[str, Any] = {"feature_map": "identity", "normalize": False}
+_BARE: dict[str, Any] = {"causal": True, "feature_map": "identity", "normalize": False}
 
 # Each goal: what is measured, the bound, and whether the value must stay below or above it.
 GOALS = {
@@ -158,7 +158,7 @@ def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
     seconds = median_seconds(
         {
             "8 products": lambda: [a @ b for _ in range(8)],
-            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
             "forward and backward": lambda: _both(leaves, grad),
             "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=True),
             "readable": lambda: readable_chunks(q, k, v),
@@ -173,7 +173,7 @@ def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return median_seconds(
         {
-            "forward": lambda: linear_attention(q, k, v, causal=True, **_BARE),
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
             "SDPA": lambda: sdpa(q, k, v, is_causal=True),
         },
         repeats,
@@ -184,7 +184,7 @@ def _non_causal(repeats: int, T: int) -> dict[str, float]:
     q, k, v = _draw(3, 32, 1, T, D)
     return median_seconds(
         {
-            "linear": lambda: linear_attention(q, k, v, causal=False, **_BARE),
+            "linear": lambda: linear_attention(q, k, v, **_BARE | {"causal": False}),
             "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=False),
             # A few of the 32 sequences: each costs the same.
             "naive softmax, 4 sequences": lambda: naive_softmax(q[:4], k[:4], v[:4]),
@@ -196,7 +196,7 @@ def _non_causal(repeats: int, T: int) -> dict[str, float]:
 def _both(leaves: list[Tensor], grad: Tensor) -> None:
     for x in leaves:
         x.grad = None
-    linear_attention(*leaves, causal=True, **_BARE).backward(grad)
+    linear_attention(*leaves, **_BARE).backward(grad)
 
 
 def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float, float]:
