@@ -25,7 +25,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from course.inputs import require_choice, require_positive
+from course.values import require_choice, require_positive
 
 Config = Mapping[str, Any]
 Record = dict[str, Any]
