@@ -1,21 +1,27 @@
 # The two commands: `make lab` opens the course, `make test` checks it. `make help` lists the rest.
 
 # Python 3.11, which the tests are made with, or the next that is here; PYTHON=… names another.
-PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+ifndef PYTHON
+PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	command -v $$p >/dev/null 2>&1 && \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && \
 	echo $$p && break; done)
+endif
 PORT ?= 8888
 NB ?=
+# Processes that the tests run in; "logical" is one a core.
+WORKERS ?= logical
 
 # Asked on Linux without an NVIDIA card; if it does not answer, pip's own configuration decides.
 export TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH_INDEX
 
-VENV := .venv/bin/python
+VENV := $(if $(filter Windows_NT,$(OS)),.venv/Scripts/python.exe,.venv/bin/python)
 OFFLINE := $(VENV) tools/offline.py
-PYTEST := $(OFFLINE) $(VENV) -m pytest
-NOTEBOOK_TESTS := $(PYTEST) -p tests.notebooks.plugin --nbval --nbval-current-env notebooks
+PYTEST := $(OFFLINE) $(VENV) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8
+PACKAGE_TESTS := $(PYTEST) --dist=loadgroup
+NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
+	notebooks
 
 .PHONY: help lab lab-environment test test-all test-environment static notebooks format clean python
 .DEFAULT_GOAL := help
@@ -28,23 +34,26 @@ help:
 	@echo "make format       put code and notebook cells into the project's form"
 	@echo "make clean        remove caches and build folders (the environment .venv stays)"
 	@echo
+	@echo "WORKERS=1 runs the tests in one process (by default one a core);"
 	@echo "PYTHON=python3.12 names the Python to use; TORCH_INDEX=… the index for PyTorch."
 
 python:
-	@test -n "$(PYTHON)" || { \
-	echo "No Python 3.11, 3.12, 3.13 or 3.14 found. Install one (python.org, or your system's"; \
-	echo "packages) and run the same command again, or name it: make lab PYTHON=/path/to/python3"; \
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || { \
+	test -z "$(PYTHON)" || echo "$(PYTHON) is no Python 3 that starts."; \
+	test -n "$(PYTHON)" || echo "No Python 3.11, 3.12, 3.13 or 3.14 found."; \
+	echo "Install one (python.org, or your system's packages) and run the same command again,"; \
+	echo "or name it: make lab PYTHON=/path/to/python3"; \
 	exit 1; }
 
 lab-environment: python
-	@$(PYTHON) tools/environment.py lab
+	@"$(PYTHON)" tools/environment.py lab
 
 test-environment: python
-	@$(PYTHON) tools/environment.py test
+	@"$(PYTHON)" tools/environment.py test
 
 lab: lab-environment
 	@echo "[lab] JupyterLab starts; its address is printed below. Stop it with Ctrl-C."
-	@$(VENV) tools/lab.py --port $(PORT)
+	@$(VENV) tools/lab.py --port "$(PORT)"
 
 static: test-environment
 	@echo "[test 1/4] form: ruff"
@@ -55,13 +64,13 @@ static: test-environment
 
 test: static
 	@echo "[test 3/4] the package's tests, network off"
-	@$(PYTEST) -m "not slow and not browser"
+	@$(PACKAGE_TESTS) -m "not slow and not browser"
 	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
 	@$(NOTEBOOK_TESTS)
 
 test-all: static
 	@echo "[test 3/4] the package's tests, slow and browser ones too, network off"
-	@$(PYTEST)
+	@$(PACKAGE_TESTS)
 	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
 	@$(NOTEBOOK_TESTS)
 

@@ -8,12 +8,13 @@ with; ``triton`` is the course's own GPU kernel, which is there to be read as we
 from __future__ import annotations
 
 import importlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course.cache import KeyValueCache
 from course.inputs import (
     require_bool,
     require_broadcast,
@@ -249,13 +250,6 @@ def _scale(q: Tensor, scale: float | None) -> float:
 _WIDEST = 256  # a kernel holds whole rows of q, k and v in the fast memory of a GPU
 
 
-class KeyValueCache(NamedTuple):
-    """The past of a causal layer: ``k [B,H,S,D]`` and ``v [B,H,S,Dv]`` of the tokens so far."""
-
-    k: Tensor
-    v: Tensor
-
-
 class MultiHeadAttention(nn.Module):
     """``H`` attentions side by side, each on its own projection of the stream, then mixed.
 
@@ -346,13 +340,9 @@ class MultiHeadAttention(nn.Module):
         Fed in any portions, the outputs are those of one full causal pass.
         """
         q, k, v = self.heads(x)
-        if cache is not None:
-            for name, past, new in (("cache.k", cache.k, k), ("cache.v", cache.v, v)):
-                require_rank(name, past, "B H S D")
-                for axis, index in (("B", 0), ("H", 1), ("D", 3)):
-                    require_same(axis, {name: past.shape[index], "x": new.shape[index]})
-            k, v = torch.cat([cache.k, k], dim=2), torch.cat([cache.v, v], dim=2)
-        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), KeyValueCache(k, v)
+        cache = KeyValueCache.empty(k, v) if cache is None else cache
+        k, v, cache = cache.extend(k, v)
+        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), cache
 
     @classmethod
     def from_torch(cls, source: nn.MultiheadAttention) -> MultiHeadAttention:

@@ -18,7 +18,7 @@ from course import __version__
 
 COMMANDS = {
     "doctor": ("course.doctor", "look at this machine: what works, what does not, and the fix"),
-    "data": ("course.tasks.text", "get the text that the recorded experiments use"),
+    "data": ("course.tasks.cli", "get the text that the recorded experiments use"),
     "experiments": ("course.experiments.cli", "list, run and tabulate the recorded experiments"),
     "kernels": ("course.kernels.cli", "compile the GPU kernels ahead of time, without a GPU"),
     "bench": ("course.bench", "measure this machine against the limits that the notebooks state"),
@@ -63,6 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # `course … | head`: nobody reads on, also not what exit would flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, ValueError) as error:
+        # A place that cannot be read or written, a full disk, a value that cannot be: all of them
+        # say what came and where. Anything else is a fault of the course and shows its traceback.
+        print(f"course {command}: {error}", file=sys.stderr)
         return 1
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from course.attention import attention_weights
 from course.averaging import mean_matrix
@@ -23,6 +22,7 @@ from course.plots import (
     number,
     style,
 )
+from course.plots.diagrams import arrow, blank, box
 
 LAST_NOTEBOOK = 11
 WORDS = ("my", "cat", "lay", "on", "the", "mat")
@@ -136,7 +136,7 @@ def _draw_factors(axes: Axes) -> None:
     angle = np.linspace(0.1, 1.45, 6)
     queries = np.stack([np.cos(angle), np.sin(angle)], 1)
     keys = np.stack([np.sin(2 * angle), np.cos(angle)], 0) * 0.9
-    _blank(axes, width=17.0, height=7.4)
+    blank(axes, width=17.0, height=7.4)
     for values, x, label in (
         (queries @ keys, 0.2, "weight"),
         (queries, 7.6, "φ(query)"),
@@ -160,15 +160,15 @@ def _draw_factors(axes: Axes) -> None:
 
 def _draw_state(axes: Axes) -> None:
     """Three states in a row: each takes in one pair and answers one query."""
-    _blank(axes, width=12, height=8)
+    blank(axes, width=12, height=8)
     for step, x in enumerate((2.0, 6.0, 10.0), 1):
-        _box(axes, x, 4, 1.9, 1.9, f"$S_{step}$", BLUE)
-        _arrow(axes, (x, 1.35), (x, 2.95), QUIET)
+        box(axes, (x, 4), (1.9, 1.9), f"$S_{step}$", BLUE)
+        arrow(axes, (x, 1.35), (x, 2.95), QUIET)
         axes.text(x, 0.75, f"$k_{step}, v_{step}$", ha="center", va="center", fontsize=10)
-        _arrow(axes, (x, 5.05), (x, 6.65), RED)
+        arrow(axes, (x, 5.05), (x, 6.65), RED)
         axes.text(x, 7.2, f"$o_{step}$", ha="center", va="center", fontsize=10)
     for left in (-1.0, 3.0, 7.0):
-        _arrow(axes, (max(left, -0.4), 4), (left + 1.95, 4), BLUE)
+        arrow(axes, (max(left, -0.4), 4), (left + 1.95, 4), BLUE)
     axes.set_xlim(-0.6, 12)
 
 
@@ -191,7 +191,7 @@ def _draw_forgetting(axes: Axes) -> None:
 
 def _draw_layers(axes: Axes) -> None:
     """The induction circuit on "cat sat … cat": layer one looks one back, layer two matches."""
-    _blank(axes, width=12, height=8)
+    blank(axes, width=12, height=8)
     words = ("cat", "sat", "…", "cat", "?")
     places = (1.2, 3.6, 6.0, 8.4, 10.8)
     for row, label in ((4.0, "layer 1"), (7.1, "layer 2")):
@@ -202,58 +202,13 @@ def _draw_layers(axes: Axes) -> None:
         for y in (1.5, 4.0, 6.6):
             axes.plot([x], [y], "o", color=QUIET, markersize=5, zorder=3)
         axes.plot([x, x], [1.5, 6.6], color="#d4d8dd", linewidth=1.5, zorder=1)
-    _arrow(axes, (places[0], 1.5), (places[1], 4.0), BLUE, width=2.2)
-    _arrow(axes, (places[1], 4.0), (places[3], 6.6), RED, width=2.2)
-    _arrow(axes, (places[3] + 0.2, 6.6), (places[4] - 0.6, 6.6), INK)
+    arrow(axes, (places[0], 1.5), (places[1], 4.0), BLUE, width=2.2)
+    arrow(axes, (places[1], 4.0), (places[3], 6.6), RED, width=2.2)
+    arrow(axes, (places[3] + 0.2, 6.6), (places[4] - 0.6, 6.6), INK)
     axes.text(places[4], 6.6, "sat", ha="center", va="center", fontsize=10, color=RED)
     axes.text(places[1] + 0.25, 3.45, "“I follow cat”", fontsize=8, color=BLUE)
     axes.text(places[1] + 2.6, 4.55, "who follows cat?", fontsize=8, color=RED)
     axes.set_xlim(-0.3, 12)
-
-
-def _blank(axes: Axes, *, width: float, height: float) -> None:
-    axes.set(xlim=(0, width), ylim=(0, height), xticks=[], yticks=[])
-    for side in axes.spines.values():
-        side.set_visible(False)
-
-
-def _box(
-    axes: Axes, x: float, y: float, width: float, height: float, text: str, colour: str
-) -> None:
-    box = FancyBboxPatch(
-        (x - width / 2, y - height / 2),
-        width,
-        height,
-        boxstyle="round,pad=0.05,rounding_size=0.2",
-        facecolor="#eaf2f9",
-        edgecolor=colour,
-        linewidth=1.5,
-    )
-    axes.add_patch(box)
-    axes.text(x, y, text, ha="center", va="center", fontsize=12)
-
-
-def _arrow(
-    axes: Axes,
-    start: tuple[float, float],
-    end: tuple[float, float],
-    colour: str,
-    *,
-    width: float = 1.6,
-) -> None:
-    axes.add_patch(
-        FancyArrowPatch(
-            start,
-            end,
-            arrowstyle="-|>",
-            mutation_scale=12,
-            color=colour,
-            linewidth=width,
-            shrinkA=3,
-            shrinkB=3,
-            zorder=4,
-        )
-    )
 
 
 STEPS = (

@@ -18,11 +18,12 @@ from torch.nn import functional as F
 
 from course import cost
 from course.attention import softmax_attention
-from course.cost import GPUS, Machine, median_seconds
+from course.cost import GPUS, Machine
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.kernels import runtime
 from course.linear import linear_attention, linear_attention_step
+from course.measure import median_seconds
 from course.state import LinearState
 
 B, H, D, TAYLOR_D = 4, 16, 64, 16

@@ -1,8 +1,13 @@
-"""What holds for every test: fixed examples, one thread, no windows, no network."""
+"""What holds for every test: fixed examples, one thread a process, no windows, no network.
+
+Tests run in several processes and in any order (``--shuffle SEED`` tries another one): none may
+rely on another, or leave anything changed.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -17,6 +22,8 @@ if not torch.cuda.is_available():
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kill_table import pytest_terminal_summary  # noqa: F401 - a hook, in every process
+
 settings.register_profile(
     "course",
     derandomize=True,
@@ -27,6 +34,15 @@ settings.register_profile(
 )
 settings.load_profile("course")
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.shuffle is not None:
+        random.Random(config.option.shuffle).shuffle(items)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""The bench compares equal models, and counts operations as PyTorch's own counter does."""
+"""``course bench train`` compares equal models, and counts as PyTorch's own counter does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from course.bench import bench_train, shakespeare_models, step_operations
-from course.cost import median_seconds
+from course.bench.train import bench_train, report, shakespeare_models, step_operations
+from course.cli import main
 
 
 def loss_and_gradient(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor):
@@ -41,33 +41,31 @@ def test_operations_are_those_that_pytorch_counts():
     assert counter.get_total_flops() == step_operations(batch=B, T=T) + hidden_half
 
 
-def test_every_contender_has_its_turns():
-    turns: list[str] = []
-    seconds = median_seconds({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 3)
-    assert turns == ["a", "b"] * 4 and seconds.keys() == {"a", "b"}
-
-
-def test_the_numbers_belong_together():
+def test_the_numbers_belong_together_and_are_printed():
     found = bench_train(batch=2, T=16, repeats=2)
+    assert found == json.loads(json.dumps(found))
     assert found["parameters"] == 478_080 - (128 - 16) * 128
-    for row in found["contenders"].values():
+    text = report(found)
+    for name, row in found["contenders"].items():
         seconds = 2 * 16 / row["tokens_per_second"]
         share = found["gflop_per_step"] / seconds / found["matmul_gflops"]
         assert row["share_of_matmul_rate"] == pytest.approx(share)
+        assert f"{name:28}{row['tokens_per_second']:>10,.0f}" in text
     ours = found["contenders"]["course.training.train"]
     assert ours["time_relative_to_course"] == 1.0
-    with pytest.raises(ValueError, match="repeats: expected"):
-        bench_train(batch=2, T=16, repeats=0)
+    assert "goal: at least 45 % of the product rate" in text
 
 
-def test_the_command_prints_a_table_or_json(capsys, monkeypatch):
-    from course import bench
-    from course.cli import main
-
-    small = bench_train(batch=1, T=8, repeats=1)
-    monkeypatch.setattr(bench, "bench_train", lambda repeats: small | {"repeats": repeats})
-    assert main(["bench", "train"]) == 0
-    text = capsys.readouterr().out
-    assert "of the product rate" in text and "nn.TransformerEncoderLayer" in text
-    assert main(["bench", "train", "--json", "--repeats", "3"]) == 0
-    assert json.loads(capsys.readouterr().out) == small | {"repeats": 3}
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("train --repeats 0", "repeats: expected a whole number of at least 1, got 0"),
+        ("linear --repeats -1", "repeats: expected a whole number of at least 1, got -1"),
+        ("linear --threads 0", "threads: expected a whole number of at least 1, got 0"),
+        ("linear --threads 100000", "threads: expected at most "),
+    ],
+)
+def test_a_number_that_cannot_be_gets_one_sentence(capsys, words, sentence):
+    assert main(["bench", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith(sentence) and out.count("\n") == 1 and err == ""

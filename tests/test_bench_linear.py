@@ -7,8 +7,7 @@ import json
 import pytest
 import torch
 
-from course import bench_linear as bench
-from course.cli import main
+from course.bench import linear as bench
 from course.linear import linear_attention
 from tests import oracles
 from tests.mutants.linear import close, draw
@@ -30,25 +29,35 @@ def test_the_limit_counts_four_products():
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no peak memory on this system")
 def test_peak_memory_at_65536_tokens():
-    forward, both = bench._peaks()
+    forward, both = bench.peaks(65_536)
     assert 1 <= forward <= 3, forward
     assert 5 <= both <= 8, both
 
 
-def test_the_command_prints_every_goal(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_peaks", lambda: (1.5, 9.0))
-    monkeypatch.setattr(bench, "_steps", lambda repeats: (1e-5, 1.2e-5))
-    monkeypatch.setattr(
-        bench, "median_seconds", lambda contenders, repeats: dict.fromkeys(contenders, 0.02)
-    )
-    assert main(["bench", "linear", "--json", "--repeats", "2"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found["goals"]) == set(bench.GOALS)
-    assert found["goals"]["memory_both"] == {"value": 9.0, "bound": "≤ 8", "reached": False}
-    assert found["goals"]["memory_forward"]["reached"]
-    assert found["goals"]["forward_to_limit"]["value"] == pytest.approx(8.0)
-    assert main(["bench", "linear", "--repeats", "2"]) == 0
-    text = capsys.readouterr().out
-    assert all(label in text for label, _, _ in bench.GOALS.values()) and "missed" in text
-    assert main(["bench", "linear", "--repeats", "0"]) == 2
-    assert "repeats: expected" in capsys.readouterr().out
+def test_every_goal_has_its_value_and_its_line():
+    found = bench.bench_linear(repeats=1, memory=False, shrink=128)
+    assert found == json.loads(json.dumps(found))
+    assert set(found["goals"]) == set(bench.GOALS) - {"memory_forward", "memory_both"}
+    text = bench.report(found)
+    for name, goal in found["goals"].items():
+        label, sign, bound = bench.GOALS[name]
+        reached = goal["value"] <= bound if sign == "≤" else goal["value"] >= bound
+        assert goal["reached"] == reached
+        (line,) = [line for line in text.splitlines() if line.startswith(label)]
+        assert line.endswith("reached" if reached else "missed")
+    assert ("A missed goal" in text) == ("missed" in text)
+
+
+@pytest.mark.parametrize("argument", ["repeats", "shrink"])
+def test_sizes_below_one_are_refused(argument):
+    with pytest.raises(ValueError, match=f"{argument}: expected a whole number"):
+        bench.bench_linear(**{argument: 0})
+
+
+def test_threads_are_as_before_after_a_bench():
+    before = torch.get_num_threads()
+    with bench.threads(1):
+        assert torch.get_num_threads() == 1
+    with pytest.raises(RuntimeError), bench.threads(None):
+        raise RuntimeError
+    assert torch.get_num_threads() == before

@@ -1,35 +1,51 @@
-"""The checks of the exercises: solutions pass, stubs say so, and no wrong answer survives."""
+"""The checks of the exercises: right answers pass in every style, and the student is a guest."""
+
+from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import io
 import itertools
 import json
 import os
+import random
 import re
+import resource
+import signal
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
-from course import checks
-from course.checks import Exercise, call, check, differs, find_exercise, run_check, sees_future
+from course.checks import (
+    Exercise,
+    call,
+    check,
+    differs,
+    exercises,
+    find_exercise,
+    run_check,
+    sees_future,
+)
+from tests.right_answers import BY_HAND, printed_solution, restyled
 
 HERE = Path(__file__).parent
 NOTEBOOKS = HERE.parent / "notebooks"
 
 
-def mutants():
-    """The exercises that tests/mutants has wrong answers to (test_mutants.py runs them)."""
-    for path in sorted((HERE / "mutants").glob("exercises_*.py")):
-        yield from importlib.import_module(f"tests.mutants.{path.stem}").MUTANTS
+# Right answers
 
 
-def solutions():
-    """Every folded solution of the notebooks: (exercise, function, solution, stub)."""
+def solutions() -> dict[str, tuple[str, str, str]]:
+    """Every folded solution of the notebooks: exercise → (function's name, solution, stub)."""
+    found = {}
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         sources = ["".join(cell["source"]) for cell in cells]
@@ -37,27 +53,51 @@ def solutions():
             checked = re.search(r"^check\(\"([^\"]+)\", *(\w+)\)", source, re.MULTILINE)
             fenced = re.search(r"```python\n(.*?)```", after, re.DOTALL)
             if checked and fenced:
-                name, function = checked.groups()
-                yield pytest.param(name, function, fenced[1], source, id=name)
+                found[checked[1]] = checked[2], fenced[1], source.split("check(")[0]
+    return found
 
 
-@pytest.mark.parametrize(("exercise", "function", "code", "stub"), list(solutions()))
-def test_the_printed_solution_passes_and_the_stub_is_open(exercise, function, code, stub):
-    if "import triton" in code:
-        triton = pytest.importorskip("triton")
-        if not triton.knobs.runtime.interpret:
-            pytest.skip("kernels are compiled in this process, and a printed one has no file")
-    space = {}
-    exec("import math\nimport numpy as np\nimport torch\n" + code, space)
-    result = run_check(exercise, space[function])
+SOLUTIONS = solutions()
+
+
+def right_answers():
+    for exercise, (name, text, _) in SOLUTIONS.items():
+        for style, function in BY_HAND[exercise].items():
+            yield pytest.param(exercise, function, id=f"{exercise}: {style}")
+        if "import triton" not in text:
+            yield pytest.param(exercise, printed_solution(text, name), id=f"{exercise}: printed")
+            for style, function in restyled(exercise, printed_solution(text, name)):
+                yield pytest.param(exercise, function, id=f"{exercise}: printed, {style}")
+
+
+@pytest.mark.parametrize(("exercise", "function"), list(right_answers()))
+def test_right_answers_pass_in_every_style(exercise, function):
+    result = run_check(exercise, function)
     assert result.passed, str(result)
-    exec("import math\nimport numpy as np\nimport torch\n" + stub.split("check(")[0], space)
-    assert run_check(exercise, space[function]).message == "not written yet"
 
 
-def test_every_exercise_has_a_solution_in_a_notebook_and_wrong_answers():
-    solved = [case.values[0] for case in solutions()]
-    assert sorted(mutants()) == sorted(checks._exercises()) == sorted(solved)
+def test_the_printed_kernel_passes():
+    triton = pytest.importorskip("triton")
+    if not triton.knobs.runtime.interpret:
+        pytest.skip("kernels are compiled in this process, and a printed one has no file")
+    name, text, _ = SOLUTIONS["sum_features"]
+    assert run_check("sum_features", printed_solution(text, name)).passed
+
+
+@pytest.mark.parametrize("exercise", SOLUTIONS)
+def test_a_stub_is_not_written_yet(exercise):
+    name, _, stub = SOLUTIONS[exercise]
+    result = run_check(exercise, printed_solution(stub, name))
+    assert str(result) == f"○ {exercise}: not written yet"
+
+
+def test_every_exercise_has_a_solution_and_wrong_answers():
+    wrong = [
+        exercise
+        for path in (HERE / "mutants").glob("exercises_*.py")
+        for exercise in importlib.import_module(f"tests.mutants.{path.stem}").MUTANTS
+    ]
+    assert sorted(wrong) == sorted(exercises()) == sorted(SOLUTIONS) == sorted(BY_HAND)
 
 
 def test_a_kernel_where_there_is_no_triton(monkeypatch):
@@ -73,7 +113,7 @@ def test_a_kernel_where_there_is_no_triton(monkeypatch):
     assert result.passed is False and "no Triton on this system" in result.message
 
 
-# The engine itself, on an exercise of its own.
+# The engine itself, on an exercise of its own
 
 
 def _doubles(function):
@@ -83,10 +123,7 @@ def _doubles(function):
     return wrong and f"not doubled: {wrong}"
 
 
-@pytest.fixture
-def doubling(monkeypatch):
-    checks._exercises()
-    monkeypatch.setitem(checks._FOUND, "double", Exercise("double", (("values", _doubles),), 0.5))
+DOUBLE = Exercise("double", {"values": _doubles}, 0.5)
 
 
 def _endless(x):
@@ -128,6 +165,11 @@ def _path(x):
     raise OSError("no file /home/someone/data/x.txt at 0x7f00aa")
 
 
+def _two_lines(x):
+    y = x.T
+    return x @ y[:, :1] @ y
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -135,13 +177,18 @@ def _path(x):
         (lambda x: None, "returns nothing; is the return line missing?"),
         (lambda x: "2x", "returns a str, expected a tensor"),
         (lambda x: ..., "returns an ellipsis, expected a tensor"),
+        (lambda x: [row for row in x], "returns a list, expected a tensor; torch.stack makes one"),
+        (lambda x: 2j * x, "returns complex numbers, expected real ones"),
+        (lambda x: np.array(["2x"]), "returns a ndarray of <U2"),
         (lambda x: 2 * x.T, "returns shape [3, 2], expected [2, 3]; two axes are exchanged"),
         (lambda x: x.sum(0), "returns shape [3], expected [2, 3]; a sum or mean took an axis away"),
         (lambda x: x / 0, "NaN in the answer for ordinary finite input"),
         (lambda x: 1 / x, "infinity in the answer for ordinary finite input"),
         (lambda: 1, "stops with TypeError: "),
-        (_in_place, "changes argument 1 in place"),
-        (lambda x: x @ x, "stops with RuntimeError: "),
+        (_in_place, "changes x in place"),
+        (lambda *a: a[0].mul_(2), "changes argument 1 in place"),
+        (lambda x: x @ x, "cannot be multiplied"),
+        (_two_lines, ": return x @ y[:, :1] @ y; given x [2, 3]"),
         (lambda x: x.long().softmax(-1), "stops with NotImplementedError: "),
         (_exits, "stops with SystemExit: 3"),
         (_interrupts, "stops with KeyboardInterrupt"),
@@ -153,58 +200,59 @@ def _path(x):
         (17, "expected a function, got an int"),
     ],
 )
-def test_bad_answers_get_one_sentence(doubling, capsys, function, words):
-    check("double", function)
+def test_bad_answers_get_one_sentence(capsys, function, words):
+    check(DOUBLE, function)
     printed = capsys.readouterr()
     assert printed.out.startswith("✗ double, ") and words in printed.out
     assert printed.out.count("\n") == 1 and printed.err == ""
 
 
-def test_a_right_answer_and_its_noise(doubling, capsys):
-    def noisy(x):
-        print("debugging")
-        warnings.warn("look", stacklevel=1)
-        np.random.seed(0)  # noqa: NPY002
-        torch.manual_seed(0)
-        return (2 * x).numpy()
-
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    expected = torch.rand(1), np.random.rand()  # noqa: NPY002
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    check("double", noisy)
-    assert (torch.rand(1), np.random.rand()) == expected  # noqa: NPY002
-    assert capsys.readouterr() == ("✓ double: 1 property holds\n", "")
+def test_numbers_that_look_equal_are_told_apart():
+    one = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert differs(one + 1e-9, one, atol=1e-12) == "got 1.000000001 at [0], expected 1"
+    float32 = torch.tensor(0.1)
+    assert differs(float32, torch.tensor(0.1, dtype=torch.float64), atol=0) == (
+        "got 0.100000001, expected 0.1"
+    )
+    assert differs(float32, torch.tensor(0.1, dtype=torch.float64), atol=1e-12) is None
 
 
-def test_unwritten_and_unknown(doubling, capsys):
+def test_a_rounded_answer_is_told_apart_and_called_rounded():
+    def rounded(x):
+        return torch.log1p(x.float().clamp(min=0)).to(x.dtype) + x.clamp(max=0)
+
+    message = run_check("log_elu_plus_one", rounded).message
+    got, expected = re.findall(r"(?:got|expected) ([\d.e+-]+\d)", message)
+    assert got != expected and "rounding: something on the way is float32" in message
+
+
+def test_infinities_agree_and_nan_agrees_with_nothing():
+    x = torch.tensor([torch.inf, -torch.inf, 1.0])
+    assert differs(x, x) is None
+    assert differs(x, -x) == "got inf at [0], expected -inf"
+    assert differs(x.fill_(torch.nan), torch.ones(3)) == "got nan at [0], expected 1"
+    assert differs(torch.ones(3), torch.tensor([1.0, torch.inf, 1.0])) is not None
+
+
+def test_an_error_of_the_check_is_not_the_students():
+    broken = Exercise("broken", {"works": lambda function: 1 / 0})
+    message = run_check(broken, BY_HAND["rope"]["loop"]).message
+    assert message.startswith("the check itself stops with ZeroDivisionError")
+
+
+def test_unwritten_and_unknown(capsys):
     def stub(x):
         raise NotImplementedError
 
-    check("double", stub)
-    check("doubel", stub)
+    check(DOUBLE, stub)
+    check("perplexitty", stub)
     check(None, stub)
     assert capsys.readouterr().out.splitlines() == [
         "○ double: not written yet",
-        "✗ doubel, name: there is no exercise of this name; did you mean 'double'?",
+        "✗ perplexitty, name: there is no exercise of this name; did you mean 'perplexity'?",
         "✗ None, name: there is no exercise of this name",
     ]
-    assert find_exercise("doubel") is None
-
-
-def test_an_endless_loop_is_really_stopped(doubling):
-    turns = []
-
-    def counts(x):
-        while True:
-            turns.append(1)
-            time.sleep(0.01)
-
-    run_check("double", counts)
-    seen = len(turns)
-    time.sleep(0.2)
-    assert len(turns) == seen
+    assert find_exercise("perplexitty") is None
 
 
 def test_looking_into_the_future_is_named():
@@ -216,14 +264,193 @@ def test_looking_into_the_future_is_named():
     )
 
 
-def test_check_prints_where_the_console_has_no_tick(doubling, monkeypatch, capsys):
-    import io
-
+def test_check_prints_where_the_console_has_no_tick(monkeypatch):
     console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", console)
-    check("double", lambda x: 2 * x)
+    check(DOUBLE, lambda x: 2 * x)
     console.flush()
-    assert (
-        console.buffer.getvalue().decode().strip()
-        == f"ok double: 1 property holds{os.linesep}".strip()
-    )
+    assert console.buffer.getvalue().decode().strip() == "ok double: 1 property holds"
+
+
+# The guest
+
+
+def _noisy(x):
+    for line in range(20):
+        print("line", line)
+    print("and to stderr", file=sys.stderr)
+    return 2 * x
+
+
+def test_the_first_lines_that_a_guest_prints_are_shown(capsys):
+    check(DOUBLE, _noisy)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "✓ double: 1 property holds",
+        "  It printed:",
+        *(f"  | line {n}" for n in range(8)),
+        "  | … and 13 more lines",
+    ]
+    assert printed.err == ""
+    assert str(run_check(DOUBLE, _noisy)) == "✓ double: 1 property holds"
+
+
+def test_the_output_of_a_guest_is_bounded():
+    def floods(x):
+        while True:
+            print("x" * 1_000_000)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = run_check(DOUBLE, floods)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    assert result.passed is False and result.broken == "time"
+    assert grown < 100 and len(result.printed) < 3_000, f"{grown} MiB were kept"
+    assert result.printed.startswith("xxx") and "more lines" in result.printed
+
+
+def _state():
+    """What a notebook shares with the guest, as far as one can ask for it."""
+    new_threads: list[int] = []
+    thread = threading.Thread(target=lambda: new_threads.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return {
+        "random": random.getstate(),
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "torch": torch.get_rng_state().tolist(),
+        "filters": list(warnings.filters),
+        "dtype": torch.get_default_dtype(),
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "threads": (torch.get_num_threads(), new_threads),
+        "gradients": torch.is_grad_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "cudnn": (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark),
+        "precision": torch.get_float32_matmul_precision(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "printing": (str(torch.tensor([1 / 3])), str(np.array([1 / 3]))),
+        "errors": np.geterr(),
+        "path": list(sys.path),
+        "recursion": sys.getrecursionlimit(),
+        "garbage": gc.isenabled(),
+        "streams": (sys.stdout, sys.stderr),
+        "device": torch.get_default_device(),
+    }
+
+
+def _unmannerly(x):
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    warnings.simplefilter("error")
+    torch.set_default_dtype(torch.float64)
+    os.chdir(os.sep)
+    os.environ["COURSE_GUEST"] = "was here"
+    os.environ.pop("MPLBACKEND", None)
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
+    torch.set_float32_matmul_precision("medium")
+    torch.autograd.set_detect_anomaly(True)
+    torch.set_printoptions(precision=2)
+    np.set_printoptions(precision=2)
+    np.seterr(all="raise")
+    torch.set_default_device("meta")
+    sys.path.insert(0, "guest")
+    sys.setrecursionlimit(5_000)
+    gc.disable()
+    sys.stdout = sys.stderr = io.StringIO()
+
+
+def _returns(x):
+    _unmannerly(x)
+    torch.set_default_device("cpu")
+    return (2 * x).numpy()
+
+
+def _stops(x):
+    _unmannerly(x)
+    raise ValueError
+
+
+def _never_ends(x):
+    _unmannerly(x)
+    while True:
+        pass
+
+
+def _restores_late(x):
+    """Sleeps in C beyond its time, and then puts everything back as it was in the check."""
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        try:
+            time.sleep(3)
+        finally:
+            _unmannerly(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "passed"),
+    [(_returns, True), (_stops, False), (_never_ends, False), (_restores_late, False)],
+)
+def test_a_guest_leaves_everything_as_it_was(function, passed):
+    before = _state()
+    began = time.monotonic()
+    assert run_check(DOUBLE, function).passed is passed
+    assert _state() == before
+    if function is _restores_late:  # nor does anything change when the call into C comes back
+        torch.manual_seed(1)
+        torch.rand(1)
+        before = _state()
+        time.sleep(max(0.0, began + 3.5 - time.monotonic()))
+        assert _state() == before
+
+
+def test_a_guest_does_not_seed_accelerators():
+    def seeds(x):
+        torch.manual_seed(0)
+        return 2 * x
+
+    with (
+        mock.patch("torch.cuda.manual_seed_all") as gpus,
+        mock.patch("torch.mps.manual_seed") as mac,
+    ):
+        assert run_check(DOUBLE, seeds).passed
+    assert not gpus.called and not mac.called
+
+
+@pytest.mark.parametrize("patience", ["none", "deaf"])
+def test_an_endless_loop_is_really_stopped(patience):
+    turns = []
+
+    def counts(x):
+        while True:
+            with contextlib.suppress(BaseException if patience == "deaf" else ValueError):
+                while True:
+                    turns.append(1)
+                    time.sleep(0.001)
+
+    assert run_check(DOUBLE, counts).passed is False
+    seen = len(turns)
+    time.sleep(0.2)
+    assert len(turns) == seen
+
+
+def test_an_interrupted_guest_is_stopped_too():
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("only the main thread is interrupted")
+    turns = []
+
+    def interrupted(x):
+        signal.raise_signal(signal.SIGINT)
+        while True:
+            turns.append(1)
+            time.sleep(0.001)
+
+    before = _state()
+    result = run_check(Exercise("long", dict(DOUBLE.properties), 60.0), interrupted)
+    assert (result.passed, result.broken, result.message) == (False, "time", "interrupted")
+    assert _state() == before
+    seen = len(turns)
+    time.sleep(0.2)
+    assert len(turns) == seen

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -103,12 +105,52 @@ def test_a_reader_that_goes_away_gets_no_traceback() -> None:
     assert running.returncode == 1
 
 
-def test_help_loads_no_heavy_package() -> None:
+@pytest.mark.parametrize("command", [[], ["doctor"], ["data"], ["data", "fetch"]])
+def test_help_loads_no_heavy_package(command: list[str]) -> None:
     code = (
         "import sys; from course import cli\n"
-        "try: cli.main(['--help'])\n"
+        f"try: cli.main([*{command!r}, '--help'])\n"
         "except SystemExit: pass\n"
         "print('LOADED', *sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "no", "/x"), ValueError("n: expected 1")])
+def test_what_the_reader_can_mend_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def refused(arguments: argparse.Namespace) -> int:
+        raise error
+
+    fake_command(monkeypatch, refused)
+    assert cli.main(["fake"]) == 1
+    assert capsys.readouterr().err == f"course fake: {error}\n"
+
+
+def test_an_address_without_a_scheduler_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed")
+    options = ["--engine", "dask", "--scheduler", "nonsense", "--out", str(tmp_path)]
+    assert cli.main(["experiments", "run", "counts", *options]) == 1
+    said = capsys.readouterr().err
+    assert "scheduler: expected the address of a running Dask scheduler" in said
+    assert "'nonsense'" in said
+
+
+@pytest.mark.parametrize("stranger", ["course.py", "course/notes.txt"])
+def test_another_course_in_its_place_is_one_sentence(tmp_path: Path, stranger: str) -> None:
+    (tmp_path / stranger).parent.mkdir(exist_ok=True)
+    (tmp_path / stranger).touch()
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, attention_derived; sys.exit(attention_derived.main())"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"`import course` leads to {tmp_path}/course")
+    assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -89,10 +90,78 @@ def test_a_course_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
     assert finding.state == "problem" and "not installed" in finding.detail
 
 
-def test_a_torch_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    finding = doctor.check_torch()
-    assert finding.state == "problem" and "does not start" in finding.detail and finding.fix
+def finding_in_a_new_process(check: str, folder: Path, **variables: str) -> str:
+    """What a check prints when the course is started in ``folder`` with these variables."""
+    code = f"from course import doctor; print(doctor.{check}())"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.remove('')\n{code}"],
+        env=os.environ | variables,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("torch", "says", "fix"),
+    [
+        ("raise OSError('[WinError 126] The specified module …')", "WinError 126", "Visual C++"),
+        ("raise ImportError('libtorch.so: cut off')", "libtorch.so", "make lab"),
+        ("import os; os.abort()", "status", "make lab"),
+    ],
+)
+def test_a_torch_that_does_not_start(tmp_path: Path, torch: str, says: str, fix: str) -> None:
+    (tmp_path / "torch.py").write_text(torch, encoding="utf-8")
+    printed = finding_in_a_new_process("check_torch", tmp_path, PYTHONPATH=str(tmp_path))
+    assert "✗ PyTorch" in printed and "does not start" in printed
+    assert says in printed.splitlines()[0] and fix in printed.splitlines()[1]
+
+
+def test_pictures_are_drawn_not_promised(tmp_path: Path) -> None:
+    printed = finding_in_a_new_process("check_picture", tmp_path, MPLBACKEND="nonsense")
+    assert "✗ pictures" in printed and "fix: unset MPLBACKEND (now 'nonsense')" in printed
+
+
+def test_a_kernel_that_cannot_start_in_time_is_a_problem() -> None:
+    finding = doctor.check_kernel(patience=0.01)
+    assert finding.state == "problem" and "does not start" in finding.detail
+
+
+@pytest.mark.parametrize(
+    "name", ["course.py", "course/notes.txt", "torch.py", "random/__init__.py"]
+)
+def test_a_file_that_hides_a_module_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numbers").mkdir()  # no module: Python prefers the real one
+    (tmp_path / "essay.py").touch()
+    assert doctor.check_names().state == "ok"
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    finding = doctor.check_names()
+    assert finding.state == "problem" and finding.fix
+    assert str(tmp_path / name.split("/")[0]) in finding.detail
+
+
+def test_another_package_called_course(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = {"course": ["attention-derived", "golf"]}
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: owners)
+    finding = doctor.check_names()
+    assert finding.state == "problem" and "golf is called course too" in finding.detail
+
+
+def test_a_check_that_fails_itself_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check_moon() -> Finding:
+        raise OSError("too far")
+
+    monkeypatch.setattr(doctor, "CHECKS", (check_moon, doctor.check_python))
+    assert cli.main(["doctor"]) == 1
+    assert "✗ moon         could not be looked at: OSError('too far')" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -141,6 +210,19 @@ def test_package_and_notebooks_of_two_versions(
     assert doctor.check_versions().state == "ok"
 
 
+def test_an_old_copy_of_the_reader_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, version in (("notebooks", course.__version__), ("my-notebooks", "0.0.9")):
+        (tmp_path / folder).mkdir()
+        write_notebook(tmp_path / folder, version)
+    finding = doctor.check_versions()
+    assert finding.state == "note" and "your copy in my-notebooks is 0.0.9" in finding.detail
+    monkeypatch.chdir(tmp_path / "my-notebooks")
+    assert doctor.notebooks_folder("my-notebooks") == tmp_path / "my-notebooks"
+
+
 def test_notebooks_beside_the_reader_or_the_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -153,7 +235,7 @@ def test_notebooks_beside_the_reader_or_the_package(
 
 
 def test_no_notebooks_at_all_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "notebooks_folder", lambda: None)
+    monkeypatch.setattr(doctor, "notebooks_folder", lambda *_: None)
     assert doctor.check_versions().state == "note"
 
 
@@ -165,11 +247,32 @@ def test_writable_places(tmp_path: Path) -> None:
     assert not doctor.is_writable(file)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root writes anywhere")
-def test_a_locked_folder_is_not_writable(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    assert not doctor.is_writable(tmp_path)
-    tmp_path.chmod(0o700)
+class Locked(type(Path())):  # type: ignore[misc]
+    """A folder inside another user's: even looking is forbidden."""
+
+    def exists(self, **_: object) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+
+class Gone(type(Path())):  # type: ignore[misc]
+    """A drive that is not there: neither it nor what should hold it exists."""
+
+    def exists(self, **_: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", [Locked, Gone])
+def test_places_that_cannot_even_be_looked_at_are_not_writable(kind: type[Path]) -> None:
+    assert not doctor.is_writable(kind("/no/such/folder"))
+
+
+def test_no_temporary_folder_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", none)
+    finding = doctor.check_places()
+    assert finding.state == "problem" and "temporary files (no such folder)" in finding.detail
 
 
 def test_a_locked_place_is_a_problem_that_names_it(
@@ -177,7 +280,7 @@ def test_a_locked_place_is_a_problem_that_names_it(
 ) -> None:
     locked = tmp_path / "a file, no folder"
     locked.write_text("")
-    monkeypatch.setattr(doctor, "notebooks_folder", lambda: locked)
+    monkeypatch.setattr(doctor, "notebooks_folder", lambda *_: locked)
     finding = doctor.check_places()
     assert finding.state == "problem" and str(locked) in finding.detail and finding.fix
 

@@ -1,136 +1,300 @@
-"""The mixers of ``course.mixers`` inside the model: three ways to run, one result."""
+"""Every registered mixer: three ways to run and one result, no future in it, and honest states."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
 
-from course.linear import LinearState
-from course.transformer import Transformer, TransformerConfig, mixer_names
+from course.cache import KeyValueCache
+from course.config import TransformerConfig
+from course.mixers import MIXERS, Mixer, build_mixer, register_mixer
+from course.state import LinearState
+from course.transformer import Cache, Transformer
+from tests.drawing import B, close, draw, held_bytes
 
-MIXERS = [
-    ("linear", {}),
-    ("linear", {"feature_map": "taylor", "key_width": 3}),
-    ("linear", {"feature_map": "identity", "normalize": False}),
-    ("linear", {"feature_map": "cosformer", "map_options": {"max_length": 40}}),
-    ("linear", {"feature_map": "favor", "map_options": {"features": 9}}),
-    ("linear", {"feature_map": "dpfp", "bias": False}),
-    ("hybrid", {"window": 3, "key_width": 2}),
-    ("hybrid", {"window": 3, "feature_map": "elu"}),
+E, H, T = 12, 3, 7
+VARIANTS = [
+    ("none", "none", {}),
+    ("mean", "none", {}),
+    *[("softmax", positions, {}) for positions in ("none", "rope", "alibi")],
+    *[("window", positions, {"window": 3}) for positions in ("none", "rope", "alibi")],
+    ("window", "none", {"window": 1}),
+    ("linear", "none", {}),
+    ("linear", "none", {"feature_map": "taylor", "key_width": 3}),
+    ("linear", "none", {"feature_map": "identity", "normalize": False}),
+    ("linear", "none", {"feature_map": "cosformer", "map_options": {"max_length": 400}}),
+    ("linear", "none", {"feature_map": "favor", "map_options": {"features": 9}}),
+    ("linear", "none", {"feature_map": "dpfp", "bias": False}),
+    *[
+        ("hybrid", positions, {"window": 3, "key_width": 2})
+        for positions in ("none", "rope", "alibi")
+    ],
+    ("hybrid", "none", {"window": 3, "feature_map": "elu"}),
 ]
-every = pytest.mark.parametrize(("name", "options"), MIXERS)
-V, B, T = 11, 2, 7
+every = pytest.mark.parametrize(("name", "positions", "options"), VARIANTS)
 
 
-def model(name, options, **changes):
-    config = TransformerConfig(
-        V, E=12, L=2, H=3, hidden=20, mixer=name, mixer_options=options, **changes
-    )
-    assert TransformerConfig.from_dict(config.to_dict()) == config
-    built = Transformer(config, seed=1).double()
+def config(name: str, positions: str = "none", options: dict | None = None, **changes):
+    sizes = dict(vocab_size=11, E=E, H=H, mixer=name, positions=positions)
+    return TransformerConfig(**(sizes | changes), mixer_options=options or {})
+
+
+def mixer(name: str, positions: str = "none", options: dict | None = None, **changes) -> Mixer:
+    torch.manual_seed(1)
+    built = build_mixer(config(name, positions, options, **changes), 0).double().eval()
     with torch.no_grad():  # scores with spread
         for parameter_name, p in built.named_parameters():
-            if "W_q.weight" in parameter_name or "W_k.weight" in parameter_name:
+            if parameter_name.endswith(("W_q.weight", "W_k.weight")):
                 p *= 3
-    return built.eval()
+    return built
 
 
-def tokens(*shape):
-    return torch.randint(V, shape, generator=torch.Generator().manual_seed(0))
+def tensors(state: object) -> list[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        return [state]
+    if isinstance(state, tuple):
+        return [x for item in state for x in tensors(item)]
+    return [state.k, state.v] if isinstance(state, KeyValueCache) else []
 
 
-def test_registered():
-    assert {"linear", "window", "hybrid"} <= set(mixer_names())
+def on_meta(state):
+    if isinstance(state, torch.Tensor):
+        return state.to("meta")
+    if isinstance(state, KeyValueCache):
+        return KeyValueCache(state.k.to("meta"), state.v.to("meta"))
+    if hasattr(state, "_fields"):
+        return type(state)(*map(on_meta, state))
+    return tuple(map(on_meta, state)) if isinstance(state, tuple) else state
 
 
-@every
-def test_whole_weighted_and_in_portions_agree(name, options):
-    built, text = model(name, options), tokens(B, T)
-    whole = built(text)
-    weighted, maps = built.forward_with_maps(text)
-    assert (weighted - whole).abs().max() <= 1e-12
-    for weights in maps:
-        assert weights.shape == (B, 3, T, T) and not weights.triu(1).any()
-        if options.get("normalize", True):
-            assert (weights.sum(-1) - 1).abs().max() <= 1e-12 or options.get("feature_map") in (
-                "cosformer",
-                "dpfp",
-            )
-    for portions in ((1,) * T, (3, 4), (T,), (2, 1, 1, 3)):
-        cache, outs = None, []
-        for part in text.split(portions, 1):
-            logits, cache = built.decode(part, cache)
-            outs.append(logits)
-        assert (torch.cat(outs, 1) - whole).abs().max() <= 1e-12, portions
+def test_every_registered_mixer_is_tested_here() -> None:
+    assert {name for name, *_ in VARIANTS} == set(MIXERS)
 
 
 @every
-def test_the_future_changes_nothing(name, options):
-    built, text = model(name, options).float(), tokens(B, T)
-    changed = text.clone()
-    changed[:, 4] = (text[:, 4] + 1) % V
-    assert torch.equal(built(text)[:, :4], built(changed)[:, :4])
-    assert not torch.equal(built(text)[:, 4:], built(changed)[:, 4:])
+def test_the_future_never_changes_the_past(name, positions, options) -> None:
+    built, x = mixer(name, positions, options).float(), draw(B, T, E, dtype=torch.float32)
+    before = built(x)
+    for t in (1, 3, T - 1):
+        changed = x.clone()
+        changed[:, t] += 1
+        after = built(changed)
+        assert torch.equal(after[:, :t], before[:, :t])
+        assert not torch.equal(after[:, t], before[:, t])
 
 
 @every
-def test_every_parameter_learns(name, options):
-    built, text = model(name, options), tokens(B, T)
-    built.train()
-    # The key bias of softmax attention is the one parameter that cannot (ledger 2.10).
-    built(text).square().sum().backward()
+def test_whole_weighted_and_in_portions_agree(name, positions, options) -> None:
+    built, x = mixer(name, positions, options), draw(B, T, E)
+    whole = built(x)
+    weighted, weights = built.with_weights(x)
+    close(weighted, whole)
+    assert weights.shape == (B, 1 if name in ("none", "mean") else H, T, T)
+    assert not weights.triu(1).any()
+    if options.get("normalize", True) and options.get("feature_map") not in ("cosformer", "dpfp"):
+        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    if name == "window":
+        assert not weights.tril(-options["window"]).any()
+    for portions in ((1,) * T, (3, 1, 3), (2, 0, 5), (T,)):
+        for no_grad in (True, False):
+            state, outs = None, []
+            with torch.set_grad_enabled(not no_grad):
+                for part in x.split(portions, 1):
+                    out, state = built.decode(part, state)
+                    outs.append(out)
+            close(torch.cat(outs, 1), whole, portions)
+
+
+@every
+def test_a_state_owns_its_memory_and_is_never_changed(name, positions, options) -> None:
+    built, x, y = mixer(name, positions, options), draw(1, 300, E), draw(1, 2, E, seed=1)
+    for no_grad in (True, False):
+        with torch.set_grad_enabled(not no_grad):
+            _, state = built.decode(x, None)
+            once, later = built.decode(y, state)
+            again, _ = built.decode(y, state)
+            assert torch.equal(once, again)
+            for _ in range(4):
+                _, later = built.decode(y, later)
+        for held in (state, later):
+            size = sum(t.numel() * t.element_size() for t in tensors(held))
+            assert sum(t.untyped_storage().nbytes() for t in tensors(held)) <= 2 * size
+            file = io.BytesIO()
+            torch.save(held, file)
+            assert file.tell() < size + 8_000
+
+
+@every
+def test_every_parameter_learns(name, positions, options) -> None:
+    built = mixer(name, positions, options).train()
+    if not list(built.parameters()):
+        return
+    (built(draw(B, T, E)) * draw(B, T, E, seed=1)).sum().backward()
     for parameter_name, p in built.named_parameters():
-        if "near" in parameter_name and parameter_name.endswith("W_k.bias"):
-            assert p.grad.abs().max() <= 1e-9
+        # The same number added to a whole row of scores changes no softmax.
+        scores = name in ("softmax", "window") or "near" in parameter_name
+        if scores and parameter_name.endswith("W_k.bias") and positions != "rope":
+            assert p.grad.abs().max() < 1e-12
+        elif options.get("window") == 1 and parameter_name.startswith(
+            ("attention.W_q", "attention.W_k")
+        ):
+            assert p.grad.abs().max() < 1e-12  # a single key has weight 1
         else:
-            assert p.grad is not None and p.grad.any(), parameter_name
-
-
-def test_the_state_does_not_grow_and_old_caches_stay_valid():
-    built = model("linear", {})
-    sizes, cache, caches = [], None, []
-    text = tokens(B, 12)
-    for token in text.split(1, 1):
-        logits, cache = built.decode(token, cache)
-        caches.append((cache, logits))
-        sizes.append(cache.nbytes())
-    assert len(set(sizes)) == 1
-    assert isinstance(cache.states[0], LinearState) and (cache.states[0].t == 12).all()
-    again, _ = built.decode(text[:, 6:7], caches[5][0])
-    assert torch.equal(again, caches[6][1])
-
-
-def test_the_scale_of_the_configuration_is_used():
-    text = tokens(B, T)
-    default = model("linear", {"feature_map": "taylor"})
-    same = model("linear", {"feature_map": "taylor"}, scale=0.5)  # D = 4
-    other = model("linear", {"feature_map": "taylor"}, scale=1.0)
-    assert torch.equal(default(text), same(text))
-    assert not torch.allclose(default(text), other(text))
+            assert p.grad.abs().max() > 1e-9, parameter_name
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "words"),
+    ("name", "positions", "options"),
+    [variant for variant in VARIANTS if variant[0] not in ("linear", "hybrid")],
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_gradient_for_each_sample(name, positions, options) -> None:
+    built, x = mixer(name, positions, options), draw(B, T, E)
+    parameters = dict(built.named_parameters())
+    if not parameters:
+        return
+
+    def loss(parameters, x):
+        return functional_call(built, parameters, (x[None],)).square().sum()
+
+    each = vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    for b in range(B):
+        for parameter_name, expected in grad(loss)(parameters, x[b]).items():
+            close(each[parameter_name][b], expected, parameter_name)
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_empty_and_single_sequences(name) -> None:
+    for shape in ((1, 1, E), (3, 0, E), (0, 4, E)):
+        built, x = mixer(name), draw(*shape)
+        assert built(x).shape == built.decode(x, None)[0].shape == shape
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_a_cache_of_another_batch_or_mixer_is_named(name) -> None:
+    model = Transformer(config(name))
+    tokens = torch.zeros(2, 1, dtype=torch.int64)
+    others = [Transformer(config(other)) for other in sorted({*MIXERS} - {name})]
+    if name in ("softmax", "window"):  # keys and values of either can be continued by the other
+        others = [other for other in others if other.config.mixer not in ("softmax", "window")]
+    for other in others:
+        _, cache = other.decode(tokens)
+        if cache.states != (None,):  # what "none" leaves is what every mixer starts from
+            with pytest.raises(ValueError, match="cache"):
+                model.decode(tokens, cache)
+    _, cache = model.decode(tokens[:1])
+    if cache.states != (None,):
+        with pytest.raises(ValueError, match="cache"):
+            model.decode(tokens, cache)
+        _, cache = model.decode(tokens)
+        with pytest.raises(ValueError, match="cache"):
+            model.decode(tokens, Cache(1, on_meta(cache.states)))
+    with pytest.raises(ValueError, match="cache: expected a Cache of L = 1 states, got tuple"):
+        model.decode(tokens, (1, 2))
+
+
+# --- one mixer ----------------------------------------------------------------------------------
+
+
+def test_the_mean_holds_the_present_and_the_past() -> None:
+    x = draw(B, T, E)
+    means = mixer("mean")(x)
+    for t in range(T):
+        close(means[:, t], x[:, : t + 1].mean(1))
+
+
+def test_the_mean_sums_in_float32() -> None:
+    built, one, state = mixer("mean"), torch.ones(1, 1, 1, dtype=torch.bfloat16), None
+    for _ in range(3_000):
+        out, state = built.decode(one, state)
+    assert out.dtype == torch.bfloat16 and out.item() == 1
+    assert torch.equal(built(one.expand(1, 3_000, 1)), torch.ones(1, 3_000, 1))
+
+
+def test_penalties_keep_their_digits_in_half_precision() -> None:
+    built, x = mixer("softmax", "alibi"), draw(1, 600, E)
+    expected = built(x)
+    got = built.bfloat16()(x.bfloat16())
+    # One penalty of 300 rounded to 8 bits is off by 1: weights by a factor of e.
+    assert (got.double() - expected).abs().max() < 0.05 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", ["softmax", "window"])
+def test_dropout_reaches_the_attention_weights(name) -> None:
+    built = mixer(name, dropout=0.5).float().train()
+    x = draw(1, T, E, dtype=torch.float32).expand(4_000, -1, -1)
+    y = built(x)
+    assert (y - y[:1]).abs().max() > 0.01
+    assert (y.mean(0) - built.eval()(x[:1])).abs().max() < 0.05
+    # Token 0 has one weight a head: without it the head's whole output is gone, not some entries.
+    built.train().attention.W_o = nn.Identity()
+    gone = built(x)[:, 0].unflatten(-1, (H, -1)) == 0
+    assert torch.equal(gone.any(-1), gone.all(-1)) and 0.4 < gone.double().mean() < 0.6
+
+
+def test_a_linear_state_does_not_grow() -> None:
+    built, state, sizes = mixer("linear"), None, set()
+    for token in draw(B, 9, E).split(1, 1):
+        _, state = built.decode(token, state)
+        sizes.add(held_bytes(*state))
+    assert len(sizes) == 1 and isinstance(state, LinearState) and (state.t == 9).all()
+
+
+def test_the_scale_of_the_configuration_reaches_the_map() -> None:
+    options, x = {"feature_map": "taylor"}, draw(B, T, E)
+    default = mixer("linear", options=options)
+    assert torch.equal(default(x), mixer("linear", options=options, scale=0.5)(x))  # D = 4
+    assert not torch.allclose(default(x), mixer("linear", options=options, scale=1.0)(x))
+
+
+# --- the registry -------------------------------------------------------------------------------
+
+
+def test_another_module_can_add_a_mixer(request) -> None:
+    request.addfinalizer(lambda: MIXERS.pop("shift"))
+
+    @register_mixer("shift")
+    class Shift(Mixer):
+        def __init__(self, config: TransformerConfig, *, by: int = 1) -> None:
+            super().__init__()
+            self.by = by
+
+        def forward(self, x):
+            return nn.functional.pad(x, (0, 0, self.by, 0))[:, : x.shape[1]]
+
+    plain = dict(norm="none", residual=False, hidden=0)
+    built = Transformer(config("shift", options={"by": 2}, **plain))
+    tokens = torch.arange(2 * T).view(2, T) % 11
+    assert torch.equal(built(tokens)[:, 2:], built.output(built.tokens(tokens))[:, :-2])
+    with pytest.raises(NotImplementedError, match="Shift has no weights to show"):
+        built.attention_maps(tokens)
+    with pytest.raises(NotImplementedError, match="Shift cannot decode"):
+        built.decode(tokens)
+    with pytest.raises(ValueError, match="mixer: expected a new name, got 'shift'"):
+        register_mixer("shift")(Mixer)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "changes", "message"),
     [
-        ("linear", {"feature_map": "identity"}, "normalize=False with the signed map 'identity'"),
-        ("linear", {"feature_map": "sine"}, "feature_map: expected one of"),
-        ("linear", {"key_width": 0}, "key_width: expected a whole number"),
-        ("linear", {"width": 3}, "mixer_options: mixer 'linear' expected options among"),
-        ("hybrid", {"window": 0}, "window: expected a whole number"),
+        ("linear", {"feature_map": "identity"}, {}, "normalize=False with the signed map 'ident"),
+        ("linear", {"feature_map": "sine"}, {}, "feature_map: expected one of"),
+        ("linear", {"key_width": 0}, {}, "key_width: expected a whole number"),
+        ("linear", {"width": 3}, {}, "mixer_options: mixer 'linear' expected options among"),
+        ("linear", {}, {"scale": 0.0}, "scale .*: expected a finite number above 0, got 0.0"),
+        ("hybrid", {"window": 0}, {}, "window: expected a whole number"),
+        ("window", {"window": 0}, {}, "window: expected a whole number"),
+        ("mean", {"window": 2}, {}, "mixer_options: mixer 'mean' expected options among"),
+        ("convolution", {}, {}, "mixer: expected one of hybrid, linear, mean"),
+        ("softmax", {"impl": "fast"}, {}, "impl: expected one of torch, reference, triton"),
+        ("softmax", {"impl": "triton"}, {"dropout": 0.1}, "dropout: expected 0 with impl"),
+        ("softmax", {"mix_heads": False}, {"Dv": 3}, "equal sizes on axis E"),
     ],
 )
-def test_errors_name_the_option(name, options, words):
-    with pytest.raises(ValueError, match=words):
-        model(name, options)
-
-
-def test_relative_positions():
-    for scheme in ("rope", "alibi"):
-        with pytest.raises(ValueError, match="positions"):
-            model("linear", {}, positions=scheme)
-        built, text = model("hybrid", {"window": 3}, positions=scheme), tokens(B, T)
-        parts, cache = [], None
-        for token in text.split(1, 1):
-            logits, cache = built.decode(token, cache)
-            parts.append(logits)
-        assert (torch.cat(parts, 1) - built(text)).abs().max() <= 1e-12
+def test_errors_name_the_option(name, options, changes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_mixer(config(name, options=options, **changes), 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tests.mutants
 from course.checks import run_check
+from tests.kill_table import record_kill
 from tests.mutants import Suite, killer
 
 MODULES = [
@@ -28,28 +29,7 @@ EXERCISES: dict[str, dict[str, Any]] = {
     for name, mutants in getattr(module, "MUTANTS", {}).items()
     if module.__name__.rpartition(".")[2].startswith("exercises_")
 }
-KILLS: list[tuple[str, str, str]] = []
-
-
-class _Table:
-    """Prints at the end of the run what killed each mutant."""
-
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.section("kill table: mutant → the check that killed it")
-        group = ""
-        for name, mutant, check in KILLS:
-            if name != group:
-                terminalreporter.write_line(name)
-                group = name
-            terminalreporter.write_line(f"  {mutant} → {check}")
-        killed = sum(check != "SURVIVED" for _, _, check in KILLS)
-        terminalreporter.write_line(f"{killed} of {len(KILLS)} mutants killed")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    request.config.pluginmanager.register(_Table(), "kill-table")
+Record = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +44,9 @@ def test_real_passes(suite: Suite, check: str) -> None:
     ("suite", "mutant"),
     [pytest.param(s, m, id=f"{s.name}: {m}") for s in SUITES for m in s.mutants],
 )
-def test_mutant_is_killed(suite: Suite, mutant: str) -> None:
+def test_mutant_is_killed(suite: Suite, mutant: str, record_property: Record) -> None:
     check = killer(suite.mutants[mutant](), suite.checks)
-    KILLS.append((suite.name, mutant, check or "SURVIVED"))
+    record_kill(record_property, suite.name, mutant, check)
     assert check is not None, f"{mutant} passes all {len(suite.checks)} checks of {suite.name}"
 
 
@@ -74,11 +54,12 @@ def test_mutant_is_killed(suite: Suite, mutant: str) -> None:
     ("exercise", "mutant"),
     [pytest.param(e, m, id=f"{e}: {m}") for e, ms in EXERCISES.items() for m in ms],
 )
-def test_wrong_answer_is_rejected(exercise: str, mutant: str) -> None:
+def test_wrong_answer_is_rejected(exercise: str, mutant: str, record_property: Record) -> None:
     result = run_check(exercise, EXERCISES[exercise][mutant])
-    killed = result.passed is False and result.broken not in ("name", "type")
-    KILLS.append((f"exercise {exercise}", mutant, result.broken if killed else "SURVIVED"))
+    killed = result.passed is False and result.broken not in ("name", "type", "time")
+    record_kill(record_property, f"exercise {exercise}", mutant, result.broken if killed else None)
     assert killed, f"{mutant} is not rejected: {result}"
+    assert "the check itself" not in result.message, str(result)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

@@ -12,8 +12,13 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
 from PIL import Image
 
 from course import plots
@@ -25,8 +30,8 @@ TOKENS = ["the", "cat", "sat", "on", "$mat$"]
 WEIGHTS = np.tril(np.ones((5, 5))) / np.arange(1, 6)[:, None]
 
 
-def decode(picture: Picture) -> Image.Image:
-    return Image.open(io.BytesIO(picture.png()))
+def decode(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png))
 
 
 def make_all() -> dict[str, Picture]:
@@ -96,13 +101,18 @@ def pictures() -> dict[str, Picture]:
     return make_all()
 
 
+@pytest.fixture(scope="module")
+def images(pictures) -> dict[str, bytes]:
+    return {name: picture.png() for name, picture in pictures.items()}
+
+
 def test_a_picture_displays_as_png_with_alt_text_and_compares_as_its_finding() -> None:
     picture = plots.heatmap(WEIGHTS, TOKENS, finding="Row t is 1/t.", alt="Lower triangle.")
     data, metadata = picture._repr_mimebundle_()
     assert set(data) == {"image/png", "text/plain"}
     assert data["text/plain"] == repr(picture) == "Row t is 1/t."
     assert metadata["image/png"]["alt"] == "Lower triangle."
-    width, height = decode(picture).size
+    width, height = decode(data["image/png"]).size
     shown = metadata["image/png"]
     assert shown["width"] * 1.5 == pytest.approx(width, abs=2)  # 144 pixels on 96
     assert shown["height"] * 1.5 == pytest.approx(height, abs=2)
@@ -121,10 +131,9 @@ def test_every_picture_has_alt_text_of_its_own_if_none_is_given(pictures) -> Non
         assert len(picture.alt) > 20, name
 
 
-def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:
-    for (name, first), second in zip(pictures.items(), make_all().values(), strict=True):
-        data = first.png()
-        assert data == second.png(), name
+def test_the_bytes_depend_on_nothing_but_what_is_drawn(images) -> None:
+    for (name, data), again in zip(images.items(), make_all().values(), strict=True):
+        assert data == again.png(), name
         kinds, place = [], 8
         while place < len(data):
             length, kind = struct.unpack(">I4s", data[place : place + 8])
@@ -133,25 +142,21 @@ def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:
         assert set(kinds) == {b"IHDR", b"IDAT", b"IEND"}, name  # no date, no software, no text
 
 
-def test_pictures_are_opaque_and_white_at_the_edge(pictures) -> None:
-    for picture in pictures.values():
-        image = decode(picture)
+def test_pictures_are_opaque_white_at_the_edge_and_all_inside(images) -> None:
+    for name, data in images.items():
+        image = decode(data)
         assert image.mode == "RGB"
-        assert image.getpixel((0, 0)) == image.getpixel((image.width - 1, 0)) == (255, 255, 255)
-
-
-def test_nothing_is_drawn_outside_the_picture(pictures) -> None:
-    for name, picture in pictures.items():
-        pixels = np.asarray(decode(picture))
+        pixels = np.asarray(image)
         for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
             assert (edge == 255).all(), name
 
 
 def test_the_course_style_ends_where_the_picture_is_made() -> None:
     before = dict(matplotlib.rcParams)
-    make_all()["bars"].png()
+    plots.bars({"a": 1.0}, xlabel="x", finding="f").png()
     assert dict(matplotlib.rcParams) == before
     with pytest.raises(RuntimeError), plots.style():
+        matplotlib.rcParams["lines.linewidth"] = 40
         raise RuntimeError
     assert dict(matplotlib.rcParams) == before
 
@@ -180,10 +185,24 @@ def test_styles_in_two_threads_leave_the_settings_as_they_were() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_a_readers_own_matplotlib_settings_do_not_show() -> None:
-    plain = plots.heatmap(WEIGHTS, TOKENS, finding="f").png()
-    with matplotlib.rc_context({"font.size": 22, "axes.facecolor": "black", "text.color": "red"}):
-        assert plots.heatmap(WEIGHTS, TOKENS, finding="f").png() == plain
+def test_a_readers_own_matplotlib_settings_do_not_show_and_stay(images) -> None:
+    """Every setting that a style sheet may set, all of them changed at once."""
+    theirs = {
+        key: not value if isinstance(value, bool) else value * 2
+        for key, value in matplotlib.rcParamsDefault.items()
+        if isinstance(value, bool | float | int)
+        and key.split(".")[0] in ("axes", "font", "grid", "legend", "lines", "patch", "xtick")
+        and key != "axes.formatter.use_locale"
+    }
+    theirs |= {"image.origin": "lower", "axes.facecolor": "black", "font.family": ["serif"]}
+    theirs |= {"axes.prop_cycle": matplotlib.cycler(color="rgb"), "text.color": "red"}
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update(theirs)
+        before = dict(matplotlib.rcParams)
+        ours = make_all()
+        for name in ("heatmaps", "law", "curves", "bars"):
+            assert ours[name].png() == images[name], name
+        assert dict(matplotlib.rcParams) == before
 
 
 def test_no_pyplot() -> None:
@@ -215,18 +234,147 @@ def test_signed_maps_have_zero_in_the_middle() -> None:
     assert plots.signed_norm(np.array([np.nan, -3.0, -np.inf])).vmin == -3
 
 
+HALVES = [[0.5, 0.0, 1.0], [0.25, 0.75, 1.0], [1.0, 0.5, 0.25]]  # exact in every dtype below
+ROW = HALVES[1]
+
+#: Every public picture, from one way to make a matrix, a row of numbers, and a number.
+DRAW = {
+    "heatmap": lambda m, r, n: plots.heatmap(m, hidden=m, finding="f"),
+    "heatmaps": lambda m, r, n: plots.heatmaps({"a": m}, signed=True, finding="f"),
+    "law": lambda m, r, n: plots.law_and_points(
+        {"a": (r, r)}, {"a": (r, r, r, r)}, ticks=r, xlabel="x", ylabel="y", finding="f"
+    ),
+    "curves": lambda m, r, n: plots.curves(
+        {"a": (r, r)}, floor=("b", n), xlabel="x", ylabel="y", finding="f"
+    ),
+    "bars": lambda m, r, n: plots.bars(
+        {"a": n}, floor=("b", n), intervals={"a": (n, n)}, xlabel="x", finding="f"
+    ),
+    "panels": lambda m, r, n: plots.panels(
+        {"a": {"b": (r, r)}}, logy=["a"], ticks=r, xlabel="x", finding="f"
+    ),
+    "clouds": lambda m, r, n: plots.clouds(
+        {"a": (r, r)}, ("b", r, r), xlabel="x", ylabel="y", finding="f"
+    ),
+    "ratios": lambda m, r, n: plots.ratios(
+        r, {"a": m}, {"a": n}, ticks=r, xlabel="x", ylabel="y", finding="f"
+    ),
+    "two pasts": lambda m, r, n: plots.two_pasts({"a": (m, m)}, finding="f"),
+    "roofline": lambda m, r, n: plots.roofline([Machine("a", 1e9, 1e9)], {"a": n}, finding="f"),
+    "traffic": lambda m, r, n: plots.traffic({"a": {"b": n}}, finding="f"),
+    "tiles": lambda m, r, n: plots.tiles(m, 2, finding="f"),
+}
+KINDS = {
+    "bfloat16": lambda x: torch.tensor(x, dtype=torch.bfloat16),
+    "float8": lambda x: torch.tensor(x).to(torch.float8_e5m2),
+    "a parameter": lambda x: torch.nn.Parameter(torch.tensor(x).half()),
+    "sparse": lambda x: torch.tensor(x).to_sparse(),
+    "conjugate": lambda x: torch.tensor(x, dtype=torch.complex64).conj().real,
+    "NumPy, half": lambda x: np.array(x, np.float16)[()],  # of one number: a NumPy scalar
+    "masked, nothing": lambda x: np.ma.array(x, dtype=np.float32),
+    "list of tensors": lambda x: (
+        [torch.tensor(y, dtype=torch.bfloat16, requires_grad=True) for y in x]
+        if isinstance(x, list)
+        else np.float32(x)
+    ),
+}
+
+
+HOLDS = {
+    Line2D: lambda line: line.get_xydata(),
+    AxesImage: lambda image: image.get_array(),
+    LineCollection: lambda lines: lines.get_segments(),
+    Patch: lambda patch: (patch.get_verts(), patch.get_facecolor()),
+    Text: lambda text: text.get_text(),
+}
+
+
+def drawn(picture: Picture) -> str:
+    """All that the artists of a picture hold, in order."""
+    artists = picture.figure.findobj()
+    return repr([get(a) for a in artists for kind, get in HOLDS.items() if isinstance(a, kind)])
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_numbers_of_any_kind_are_drawn_as_the_same_numbers(name: str) -> None:
+    plain = drawn(DRAW[name](HALVES, ROW, 0.5))
+    for kind, make in KINDS.items():
+        assert drawn(DRAW[name](make(HALVES), make(ROW), make(0.5))) == plain, kind
+    assert drawn(DRAW[name](HALVES[::-1], ROW[::-1], 0.25)) != plain
+
+
+@pytest.mark.parametrize("name", DRAW)
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "make",
     [
-        ({"matrix": np.zeros(4)}, r"matrix: expected 2 axes, got shape \[4\]"),
-        ({"matrix": WEIGHTS * 3}, "matrix: expected weights in 0…1, or signed=True; got .* to 3"),
-        ({"matrix": WEIGHTS, "tokens": TOKENS[:4]}, "tokens: expected 5 words, got 4"),
-        ({"matrix": WEIGHTS[:, :3], "columns": TOKENS}, "columns: expected 3 words, got 5"),
+        lambda x: torch.tensor(x, device="meta"),
+        lambda x: torch.tensor(x, dtype=torch.complex64),
+        lambda x: "half",
+        lambda x: None,
+    ],
+    ids=["meta", "complex", "text", "nothing"],
+)
+def test_what_is_no_number_is_named(name: str, make) -> None:
+    with pytest.raises(ValueError, match=r"^\w+: expected (a tensor, array|numbers)"):
+        DRAW[name](make(HALVES), make(ROW), make(0.5))
+
+
+def test_a_map_that_a_mask_hides_whole_is_drawn() -> None:
+    assert plots.heatmap(np.ones((3, 3)), hidden=np.ones((3, 3)), finding="f").png()
+    assert plots.heatmaps({"a": [[0.5]]}, hidden=[[True]], finding="f").png()
+
+
+TWO = (np.arange(2), np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("draw", "arguments", "message"),
+    [
+        ("heatmap", (np.zeros(4),), r"matrix: expected 2 axes, got shape \[4\]"),
+        (
+            "heatmap",
+            (np.zeros((0, 3)),),
+            r"matrix: expected .* one entry, got shape \[0, 3\]",
+        ),
+        ("heatmap", (WEIGHTS * 3,), "matrix: expected weights in 0…1, or signed=True; got .* to 3"),
+        ("heatmap", (WEIGHTS, TOKENS[:4]), "tokens: expected 5 words, got 4"),
+        ("heatmaps", ({"a": WEIGHTS * 3},), "a: expected weights in 0…1"),
+        ("heatmaps", ({"a": WEIGHTS}, TOKENS[:4]), "tokens: expected 5 words, got 4"),
+        ("heatmaps", ({},), "matrices: expected at least one entry, got none"),
+        ("curves", ({"a": TWO},), "a: expected one y for each of 2 x, got 3"),
+        ("law_and_points", ({"a": TWO}, {}), "a: expected one y for each of 2 x, got 3"),
+        ("law_and_points", ({}, {"a": (*TWO, *TWO)}), "a: expected one y for each of 2 x, got 3"),
+        ("bars", ({},), "values: expected at least one entry, got none"),
+        ("panels", ({},), "groups: expected at least one entry, got none"),
+        ("panels", ({"a": {}},), "a: expected at least one entry, got none"),
+        ("clouds", ({"a": TWO}, ("b", X, X)), "a: expected one y for each of 2 x, got 3"),
+        ("ratios", (X, {"a": WEIGHTS}, {"a": 1}), "a: expected one y for each of 8 x, got 5"),
+        ("two_pasts", ({},), "pasts: expected at least one entry, got none"),
+        ("roofline", ([], {}), "programs: expected at least one entry, got none"),
+        ("traffic", ({},), "programs: expected at least one entry, got none"),
+        ("tiles", (WEIGHTS, 0), "tile: expected a whole number of at least 1, got 0"),
     ],
 )
-def test_heat_maps_refuse_what_they_cannot_draw(arguments, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        plots.heatmap(**arguments, finding="f")
+def test_pictures_refuse_what_they_cannot_draw(draw, arguments, message) -> None:
+    names = {"xlabel": "x"} if draw in ("bars", "panels") else {"xlabel": "x", "ylabel": "y"}
+    options = names if draw in ("curves", "law_and_points", "clouds", "ratios") else {}
+    options = names if draw in ("bars", "panels") else options
+    with pytest.raises(ValueError, match=f"^{message}"):
+        getattr(plots, draw)(*arguments, **options, finding="f")
+
+
+def test_other_arguments_of_maps_are_named() -> None:
+    for wrong, message in (
+        ({"columns": TOKENS[:2]}, "columns: expected 5 words, got 2"),
+        ({"hidden": np.zeros((4, 4))}, r"hidden: expected shape \[5, 5\], got \[4, 4\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            plots.heatmap(WEIGHTS, **wrong, finding="f")
+    with pytest.raises(ValueError, match="signed: expected 1 of them, got 2"):
+        plots.heatmaps({"a": WEIGHTS}, signed=[True, False], finding="f")
+    for wrong in ({"T": 0}, {"chunk": 0}):
+        with pytest.raises(ValueError, match="expected a whole number of at least 1, got 0"):
+            plots.four_forms(**wrong, finding="f")
 
 
 def test_the_law_is_a_line_and_the_measurement_points_with_intervals(pictures) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import errno
+import http.client
+import io
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -46,6 +52,35 @@ def test_refusals(system: str, machine: str, version: tuple[int, int], says: str
     assert (reason is None) if says is None else (reason is not None and says in reason)
 
 
+SOURCE = (ROOT / "tools" / "environment.py").read_text(encoding="utf-8")
+
+
+def test_every_python_3_can_read_the_set_up() -> None:
+    tree = ast.parse(SOURCE, feature_version=(3, 7))
+    first = tree.body[: next(n for n, part in enumerate(tree.body) if isinstance(part, ast.If))]
+    imported = [part for part in first if isinstance(part, ast.Import | ast.ImportFrom)]
+    assert {part.names[0].name for part in imported} == {"os", "platform", "sys"}
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.10", "3.15"])
+def test_another_python_gets_the_sentence(version: str) -> None:
+    """Played by this Python under another number."""
+    code = (
+        "import runpy, sys\n"
+        f"sys.version_info = ({version.replace('.', ', ')}, 0)\n"
+        "sys.argv = ['environment.py', 'lab']\n"
+        f"runpy.run_path({str(ROOT / 'tools' / 'environment.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"[setup] This is Python {version}; the course needs 3.11")
+
+
 def test_progress_says_little_and_enough() -> None:
     log = [f"Collecting package{n}\n" for n in range(1, 31)]
     log += [
@@ -81,6 +116,7 @@ def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
     monkeypatch.setattr(environment, "make_venv", make_venv)
     monkeypatch.setattr(environment, "install_torch", lambda: step("torch"))
+    monkeypatch.setattr(environment, "require_torch", lambda: step("torch?"))
     monkeypatch.setattr(environment, "pip", lambda *a: step("course" if "-e" in a else "pip"))
     return tmp_path
 
@@ -93,7 +129,7 @@ def steps(house: Path) -> str:
     return taken
 
 
-ALL = "pip torch pip course "
+ALL = "pip torch pip course torch? "
 
 
 def test_a_finished_set_up_is_recognised(house: Path) -> None:
@@ -151,7 +187,7 @@ def test_changed_pins_install_packages_and_changed_metadata_only_the_course(hous
     assert steps(house) == ""
     (house / "pyproject.toml").write_text(pyproject.replace('version = "', 'version = "9'))
     environment.set_up("lab")
-    assert steps(house) == "course "
+    assert steps(house) == "course torch? "
     with (house / "constraints.txt").open("a") as file:
         file.write("einops==0.8\n")
     environment.set_up("lab")
@@ -186,6 +222,63 @@ def test_a_python_without_venv_names_the_package(
     with pytest.raises(environment.SetupError, match="apt install python3-venv"):
         environment.make_venv()
     assert not (tmp_path / ".venv").exists()
+
+
+def test_a_link_is_followed_only_to_an_environment_or_an_empty_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(sys, "executable", "false")  # makes nothing
+    target = tmp_path / "elsewhere"
+    environment.VENV.symlink_to(target)
+    with pytest.raises(environment.SetupError, match=r"which is no folder"):
+        environment.make_venv()
+    target.mkdir()
+    (target / "thesis.tex").touch()
+    with pytest.raises(environment.SetupError, match=r"where other files lie"):
+        environment.make_venv()
+    assert (target / "thesis.tex").exists()
+    (target / "pyvenv.cfg").touch()
+    with pytest.raises(environment.SetupError, match=r"Python could not make"):
+        environment.make_venv()
+    assert environment.VENV.is_symlink() and not list(target.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no path on Windows has the sign")
+def test_a_folder_that_python_makes_no_environment_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / "a:b" / ".venv")
+    with pytest.raises(environment.SetupError, match=r"move the course out of"):
+        environment.make_venv()
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(
+    house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def locked() -> None:
+        raise PermissionError(13, "Permission denied", str(house / ".venv"))
+
+    monkeypatch.setattr(environment, "make_venv", locked)
+    assert environment.main(["lab"]) == 1
+    said = capsys.readouterr().err
+    assert f"Permission denied: {house / '.venv'}" in said and "a folder of your own" in said
+
+
+def test_a_torch_that_does_not_start_ends_the_set_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
+    with pytest.raises(environment.SetupError, match="PyTorch does not start"):
+        environment.require_torch()
+
+
+def test_settings_of_the_reader_stay_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.setenv("PIP_USER", "1")
+    kept = environment.own_environment()
+    assert "PYTHONPATH" not in kept and kept["PIP_USER"] == "0"
+    assert os.environ["PYTHONPATH"] == "elsewhere"
 
 
 def test_wrong_usage() -> None:
@@ -231,23 +324,46 @@ def test_where_torch_comes_from(
     chosen: str | None,
     expected: str | None,
 ) -> None:
-    class Answer:
-        def close(self) -> None: ...
-
-    def urlopen(url: str, timeout: float) -> Answer:
-        assert timeout <= 10 and url.startswith("https://cpu.example.org")
-        if not answers:
-            raise OSError("no route")
-        return Answer()
-
     monkeypatch.setattr(environment.platform, "system", lambda: system)
     monkeypatch.setattr(environment.shutil, "which", lambda name: "/bin/x" if driver else None)
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(environment, "answers", lambda address: answers)
     monkeypatch.delenv("TORCH_INDEX", raising=False)
     monkeypatch.setenv("TORCH_CPU_INDEX", "https://cpu.example.org")
     if chosen:
         monkeypatch.setenv("TORCH_INDEX", chosen)
     assert environment.torch_index() == expected
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), http.client.InvalidURL("a b"), None])
+def test_only_an_answer_counts(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    def urlopen(address: str, timeout: float) -> io.BytesIO:
+        assert timeout <= 10
+        if error:
+            raise error
+        return io.BytesIO()
+
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    assert environment.answers("https://cpu.example.org/torch/") == (error is None)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "http://[::1", "http://a b/", "http://x:y/"])
+def test_an_address_that_is_none_is_an_index_that_does_not_answer(address: str) -> None:
+    assert not environment.answers(address)
+
+
+def test_an_answer_is_waited_for_no_longer_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "INDEX_PATIENCE_SECONDS", 0.05)
+    held = threading.Event()
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: held.wait() and io.BytesIO())
+    assert not environment.answers("https://cpu.example.org/torch/")
+    held.set()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "utf-8"])
+def test_every_console_gets_the_message(encoding: str) -> None:
+    console = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    environment.say("… ≤ \udcff", console)
+    assert console.buffer.getvalue().startswith(b"[setup] ")  # type: ignore[attr-defined]
 
 
 NAMESPACE = offline.namespace_command()
@@ -336,3 +452,21 @@ def test_a_port_that_cannot_be_is_refused(port: str) -> None:
     assert lab.port_number("8889") == 8889
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number from 1 to 65535"):
         lab.port_number(port)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_a_python_with_a_space_in_its_name_is_quoted() -> None:
+    python = "/opt/My Python/bin/python3"
+    for target in ("lab-environment", "test-environment"):
+        shown = subprocess.run(
+            ["make", "-n", target, f"PYTHON={python}"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert f'"{python}" tools/environment.py' in shown.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_a_python_that_is_none_is_a_sentence() -> None:
+    shown = subprocess.run(
+        ["make", "lab", "PYTHON=/no/such python"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert shown.stdout.splitlines()[0] == "/no/such python is no Python 3 that starts."

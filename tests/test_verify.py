@@ -1,9 +1,15 @@
-"""``verify`` must not print ✓ for anything false, ``show`` must print the same line everywhere."""
+"""``verify`` must not print ✓ for anything false, ``show`` must print the same line everywhere.
+
+What ``verify`` prints behind ≈ is what was measured; the rest of its line is the same everywhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import operator
+import re
 import sys
 from fractions import Fraction
 
@@ -13,7 +19,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course.verify import Interval, VerificationError, show, verify
+from course.verify import (
+    Interval,
+    VerificationError,
+    above,
+    at_least,
+    at_most,
+    below,
+    show,
+    verify,
+)
 
 inf, nan = math.inf, math.nan
 
@@ -38,28 +53,83 @@ TRUE = [
     (-0.0, 0.0, {}, "✓ it: exactly 0"),
     (0, -0.0, {}, "✓ it: exactly 0"),
     (inf, inf, {}, "✓ it: exactly inf"),
-    (-inf, -inf, {"atol": 1.0}, "✓ it: max |Δ| ≤ 1"),
     (1e300, 1e300, {}, "✓ it: exactly 1e+300"),
     (2**63 - 1, 2**63 - 1, {}, "✓ it: exactly 9,223,372,036,854,775,807"),
     (2**64 - 1, 2**64 - 1, {}, "✓ it: exactly 18,446,744,073,709,551,615"),
-    ([1, 2], [1, 2], {}, "✓ it: every entry equal"),
-    ([1, 2], (1.0, 2.0), {}, "✓ it: every entry equal"),
-    ([7, 7, 7], 7, {}, "✓ it: exactly 7"),
-    (torch.ones(2, 3), np.ones((2, 3)), {}, "✓ it: every entry equal"),
-    (torch.ones(2, dtype=torch.bfloat16), torch.ones(2), {}, "✓ it: every entry equal"),
-    (torch.ones(2, dtype=torch.half), [1, 1], {}, "✓ it: every entry equal"),
-    (torch.ones(2, requires_grad=True), [1, 1], {}, "✓ it: every entry equal"),
-    (torch.ones(1, dtype=torch.float8_e5m2), [1], {}, "✓ it: every entry equal"),
-    ([True, False], torch.tensor([True, False]), {}, "✓ it: every entry equal"),
-    (torch.full((2, 2), 0.5), 0.5, {"atol": 0}, "✓ it: max |Δ| ≤ 0"),
-    (1 + 1e-7, 1.0, {"atol": 1e-6}, "✓ it: max |Δ| ≤ 1e-06"),
-    (101.0, 100, {"rtol": 0.01}, "✓ it: max |Δ| ≤ 0.01·|expected|"),
-    (102.0, 100, {"rtol": 0.01, "atol": 1}, "✓ it: max |Δ| ≤ 1 + 0.01·|expected|"),
-    (np.uint8([3]), np.uint8([5]), {"atol": 2}, "✓ it: max |Δ| ≤ 2"),
-    (0.5, Interval(0, 1), {}, "✓ it: in [0, 1]"),
-    ([0.0, 1.0], Interval(0, 1), {}, "✓ it: in [0, 1]"),
-    (3, Interval(-0.0, inf), {}, "✓ it: in [0, inf]"),
-    (1234, Interval(1000, 2000.5), {}, "✓ it: in [1,000, 2,000.5]"),
+    # exact arrays: printed if they are short
+    ([7, 7, 7], 7, {}, "✓ it: exactly 7, each of 3"),
+    ([1, 2], [1, 2], {}, "✓ it: exactly [1, 2]"),
+    ([1, 2], (1.0, 2.0), {}, "✓ it: exactly [1, 2]"),
+    (torch.eye(2), torch.eye(2), {}, "✓ it: exactly [[1, 0], [0, 1]]"),
+    ([0.25, -0.0], [0.25, 0], {}, "✓ it: exactly [0.25, 0]"),
+    ([-inf, 12_345], [-inf, 12_345], {}, "✓ it: exactly [-inf, 12,345]"),
+    (torch.ones(2, dtype=torch.bfloat16), torch.ones(2), {}, "✓ it: exactly [1, 1]"),
+    (torch.ones(2, dtype=torch.half), [1, 1], {}, "✓ it: exactly [1, 1]"),
+    (torch.ones(2, requires_grad=True), [1, 1], {}, "✓ it: exactly [1, 1]"),
+    (torch.ones(1, dtype=torch.float8_e5m2), [1], {}, "✓ it: exactly [1]"),
+    ([torch.ones(2, requires_grad=True).bfloat16()], [[1, 1]], {}, "✓ it: exactly [[1, 1]]"),
+    ((np.float16(1), torch.tensor(2)), [1, 2], {}, "✓ it: exactly [1, 2]"),
+    (torch.eye(2).to_sparse(), torch.eye(2), {}, "✓ it: exactly [[1, 0], [0, 1]]"),
+    ([1 / 3, 2], [1 / 3, 2], {}, "✓ it: all 2 entries equal"),
+    (torch.ones(13), np.ones(13), {}, "✓ it: all 13 entries equal"),
+    (np.arange(2000), np.arange(2000), {}, "✓ it: all 2,000 entries equal"),
+    ([True] * 16, [True] * 16, {}, "✓ it: exactly True, each of 16"),
+    ([[False], [False]], False, {}, "✓ it: exactly False, each of 2"),
+    ([True, False], torch.tensor([True, False]), {}, "✓ it: exactly [True, False]"),
+    (np.arange(13) > 5, np.arange(13) > 5, {}, "✓ it: all 13 truth values as expected"),
+    # a tolerance, in its own unit; a single number, or one number expected, is printed too
+    (1 + 1e-7, 1.0, {"atol": 1e-6}, "✓ it: ≈ 1.00, |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    (1e-7, 0, {"atol": 1e-6}, "✓ it: |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    (1e-7, torch.tensor(0), {"atol": 1e-6}, "✓ it: ≈ 1.00e-07, |Δ| ≈ 1.0e-07 ≤ 1e-06"),
+    ([0.4, 0.6], 0.5, {"atol": 0.2}, "✓ it: ≈ 0.400 … 0.600, max |Δ| ≈ 0.10 ≤ 0.2"),
+    ([0.4, 0.6], [0.5, 0.5], {"atol": 0.2}, "✓ it: max |Δ| ≈ 0.10 ≤ 0.2"),
+    (torch.full((2, 2), 0.5), 0.5, {"atol": 0}, "✓ it: ≈ 0.500 … 0.500, max |Δ| ≈ 0 ≤ 0"),
+    (np.uint8([3]), np.uint8([5]), {"atol": 2}, "✓ it: |Δ| ≈ 2.0 ≤ 2"),
+    (4e6, 0, {"atol": 5e6}, "✓ it: |Δ| ≈ 4,000,000 ≤ 5,000,000"),
+    (100.8, 100, {"rtol": 0.01}, "✓ it: ≈ 101, |Δ|/|expected| ≈ 0.0080 ≤ 0.01"),
+    ([50.1, 0], [50, 0], {"rtol": 0.01}, "✓ it: max |Δ|/|expected| ≈ 0.0020 ≤ 0.01"),
+    (
+        [101, 100],
+        [100, 100],
+        {"rtol": 0.01, "atol": 1},
+        "✓ it: max |Δ|/(1 + 0.01·|expected|) ≈ 0.50 ≤ 1",
+    ),
+    (0, 0, {"rtol": 0.0, "atol": 0.0}, "✓ it: |Δ|/(0 + 0·|expected|) ≈ 0 ≤ 1"),
+    (0.0996, 0, {"atol": 0.0998}, "✓ it: |Δ| ≈ 0.0996 ≤ 0.0998"),
+    (-inf, -inf, {"atol": 1.0}, "✓ it: ≈ -inf, |Δ| ≈ 0 ≤ 1"),
+    ([inf, 2], [inf, 1], {"rtol": 1}, "✓ it: max |Δ|/|expected| ≈ 1.0 ≤ 1"),
+    # a band: three digits, or as many as it takes to see that the number lies inside
+    (1.3366, Interval(1.1, 1.7), {}, "✓ it: ≈ 1.34, in [1.1, 1.7]"),
+    ([1.119, 1.614, 1.3], Interval(1.1, 1.7), {}, "✓ it: ≈ 1.12 … 1.61, in [1.1, 1.7]"),
+    ([[0.25]], Interval(0, 1), {}, "✓ it: ≈ 0.250, in [0, 1]"),
+    ([0.25, 0.25], Interval(0, 1), {}, "✓ it: ≈ 0.250 … 0.250, in [0, 1]"),
+    (0.957504, Interval(0.9574, 0.9576), {}, "✓ it: ≈ 0.9575, in [0.9574, 0.9576]"),
+    (1.99999999, Interval(1, 1.99999999), {}, "✓ it: ≈ 1.99999999, in [1, 1.99999999]"),
+    (10_012, Interval(10_000, 10_020), {}, "✓ it: ≈ 10,012, in [10,000, 10,020]"),
+    (10_012.4, Interval(10_000, 10_020), {}, "✓ it: ≈ 10,000, in [10,000, 10,020]"),
+    (1234, Interval(1000, 2000.5), {}, "✓ it: ≈ 1,234, in [1,000, 2,000.5]"),
+    (3, Interval(-0.0, inf), {}, "✓ it: ≈ 3, in [0, inf]"),
+    (-0.0, Interval(-1, 1), {}, "✓ it: ≈ 0, in [-1, 1]"),
+    (-0.00012345, Interval(-1, 1), {}, "✓ it: ≈ -0.000123, in [-1, 1]"),
+    (1234567.0, Interval(0, 1e9), {}, "✓ it: ≈ 1,230,000, in [0, 1,000,000,000]"),
+    (1.234e15, Interval(0, 1e16), {}, "✓ it: ≈ 1.23e+15, in [0, 1e+16]"),
+    # a relation: a typed number is a bound and strict, all else is measured
+    (torch.tensor(0.32), above(0.3), {}, "✓ it: ≈ 0.320 > 0.3"),
+    (0.32, above(torch.tensor(0.3046)), {}, "✓ it: ≈ 0.320 > ≈ 0.305"),
+    (2.0, above(1 / 3), {}, "✓ it: ≈ 2.00 > ≈ 0.333"),
+    (100_489, above(100_000), {}, "✓ it: ≈ 100,489 > 100,000"),
+    (0.3, below(0.32), {}, "✓ it: ≈ 0.300 < 0.32"),
+    (5, at_least(5), {}, "✓ it: ≈ 5 ≥ 5"),
+    (np.int64(5), at_most(np.int64(5)), {}, "✓ it: ≈ 5 ≤ ≈ 5"),
+    (1.00001, above(1), {}, "✓ it: ≈ 1.00001 > 1"),
+    (0.32039, above(torch.tensor(0.32011)), {}, "✓ it: ≈ 0.3204 > ≈ 0.3201"),
+    (0.12345, at_most(0.123451), {}, "✓ it: ≈ 0.123 ≤ 0.123451"),
+    ([0.5, 0.4, 0.9], above(0.3), {}, "✓ it: ≈ 0.400 … 0.900 > 0.3"),
+    ([0.5, 0.4, 0.9], above(torch.tensor(0.3)), {}, "✓ it: ≈ 0.400 … 0.900 > ≈ 0.300"),
+    ([5.0, 0.7], above([0.3, 0.6]), {}, "✓ it: ≈ 0.700 > ≈ 0.600, the closest of 2 pairs"),
+    (0.2, below([0.3, 0.6]), {}, "✓ it: ≈ 0.200 < ≈ 0.300, the closest of 2 pairs"),
+    ([0.2], below([0.3]), {}, "✓ it: ≈ 0.200 < ≈ 0.300"),
+    (2**53 + 1, above(2**53), {}, "✓ it: ≈ 9,007,199,254,740,993 > 9,007,199,254,740,992"),
 ]
 
 
@@ -74,8 +144,30 @@ FALSE = [
     # NaN and infinity
     (nan, nan, {}),
     (nan, 0, {"atol": 1e9}),
+    (np.ma.array([1, 2], mask=[False, True]), [1, 2], {}),  # what is masked is no number
     (0, nan, {"atol": 1e9}),
     ([0, nan], Interval(-inf, inf), {}),
+    (inf, Interval(0, inf), {}),
+    ([-inf, 0], Interval(-inf, 0), {}),
+    (nan, above(0), {}),
+    (inf, above(0), {}),
+    (0, below(np.float64(inf)), {}),
+    (-inf, at_most(0), {}),
+    (0, above(nan), {}),
+    # relations
+    (1, above(1), {}),
+    (1, below(1), {}),
+    (1, at_least(1.0000001), {}),
+    (1, at_most(0.9999999), {}),
+    ([2, 1], above(1), {}),
+    ([2, 1], above([1, 1]), {}),
+    (1, above([0, 1]), {}),
+    (2**53 + 1, at_most(2**53), {}),
+    ([1, 2, 3], above([0, 0]), {}),
+    (True, above(0), {}),
+    (1, above(False), {}),
+    ([], above(0), {}),
+    (1, above([]), {}),
     (inf, 0, {"atol": 1e300}),
     (0, inf, {"rtol": 1e-3}),  # rtol · ∞ allows everything
     (0, -inf, {"rtol": 1e-3}),
@@ -144,6 +236,8 @@ def test_a_false_claim_raises_and_prints_nothing(capsys, got, expected, options)
     [
         (1j, 1, {}, "got: .*complex"),
         (torch.ones(2, dtype=torch.complex64), 1, {}, "got: .*complex64"),
+        (torch.ones(2, device="meta"), 1, {}, "got: expected numbers in a regular shape"),
+        ([torch.ones(1), torch.ones(2)], 1, {}, "got: expected numbers in a regular shape"),
         (1, np.array([1j]), {}, "expected: .*complex"),
         ("1", 1, {}, "got: .*got str"),
         (None, 1, {}, "got: .*got NoneType"),
@@ -156,12 +250,45 @@ def test_a_false_claim_raises_and_prints_nothing(capsys, got, expected, options)
         (1, 1, {"atol": inf}, "atol: .*finite.*inf"),
         (1, 1, {"rtol": -1}, "rtol: .*finite.*-1"),
         (1, 1, {"rtol": inf}, "rtol: .*finite.*inf"),
+        (0, Interval(0, 1), {"atol": 1}, "atol, rtol: expected none beside"),
+        (1, above(0), {"rtol": 1}, "atol, rtol: expected none beside"),
+        (1, above("0"), {}, "expected: .*got str"),
+        (1, above(Interval(0, 1)), {}, "expected: .*got Interval"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(capsys, got, expected, options, words):
     with pytest.raises(ValueError, match=words):
         verify("it", got, expected, **options)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("call", [verify, show])
+def test_a_name_does_not_announce_a_measurement(capsys, call):
+    with pytest.raises(ValueError, match="name: expected none with ≈.*e ≈ 2.7"):
+        call("e ≈ 2.7", 1, 1) if call is verify else call("e ≈ 2.7", 1)
+    assert capsys.readouterr().out == ""
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(1e-5, 1e6), min_size=1, max_size=4), st.sampled_from("><≥≤"))
+def test_what_is_printed_is_true_as_it_stands(values, sign):
+    """The numbers on the line, read again, satisfy the relation on the line."""
+    relation, call = {
+        ">": (operator.gt, above),
+        "<": (operator.lt, below),
+        "≥": (operator.ge, at_least),
+        "≤": (operator.le, at_most),
+    }[sign]
+    first, *others = (np.float64(v) for v in values)
+    for other in others:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                verify("it", first, call(other))
+            except VerificationError:
+                assert not relation(first, other)
+                continue
+        left, right = re.findall(r"≈ (\S+)", out.getvalue())
+        assert relation(float(left.replace(",", "")), float(right.replace(",", "")))
 
 
 def test_an_interval_must_not_be_empty():
@@ -180,7 +307,15 @@ x = torch.arange(12.0).reshape(3, 4)
         (1.5, 2, {}, ["1 of 1 values differ", "got 1.5, expected 2", "max |Δ| = 0.5"]),
         (True, False, {}, ["got True, expected False"]),
         (x + (x > 6), x, {}, ["5 of 12", "at index [1, 3]: got 8.0, expected 7.0", "|Δ| = 1"]),
-        (2.0, Interval(0, 1), {}, ["got 2.0, expected [0, 1]", "another seed"]),
+        (
+            2.0,
+            Interval(0, 1),
+            {},
+            ["1 of 1 values lie outside", "got 2.0, expected [0, 1]", "seed"],
+        ),
+        (0.3, above(0.5), {}, ["1 of 1 values break the relation", "got 0.3, expected > 0.5"]),
+        ([2, 1], at_most([3, 0]), {}, ["1 of 2", "them at index [1]: got 1, expected ≤ 0", "seed"]),
+        ([1, 2, 3], above([0, 0]), {}, ["shapes differ: got [3], expected [2]"]),
         (x, x.T, {}, ["shapes differ: got [3, 4], expected [4, 3]", "transposed"]),
         (1, [1, 2], {}, ["shapes differ: got [], expected [2]"]),
         ([], 5, {}, ["no value at all (shape [0])", "nothing was compared"]),
@@ -328,11 +463,14 @@ def test_a_console_that_is_not_utf8(monkeypatch, encoding):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
     verify("Σ of φ(k)·z − 1", 1.0, 1, atol=1e-6, rtol=1e-3)
+    verify("all", [0.5, 2], at_least(0.5))
     show("width × height — 文", 2.5)
     sys.stdout.flush()
     lines = raw.getvalue().decode(encoding).splitlines()
-    assert lines[0].startswith("ok ") and "max |d| <= 1e-06 + 0.001*|expected|" in lines[0]
-    assert lines[1].endswith(": 2.5")
+    assert lines[0].startswith("ok ")
+    assert lines[0].endswith(": ~ 1.00, |d|/(1e-06 + 0.001*|expected|) ~ 0 <= 1")
+    assert lines[1].endswith(": ~ 0.500 ... 2.00 >= 0.5")
+    assert lines[2].endswith(": 2.5")
 
 
 def test_a_stream_without_an_encoding(monkeypatch):

@@ -7,37 +7,14 @@ Run it as often as you like: a finished set-up is recognised in well under a sec
 network, an unfinished or damaged one is repaired.
 """
 
-from __future__ import annotations
-
-import csv
-import hashlib
-import json
+# Down to the check of the version, every Python from 3.6 on must get; and it must be able to read
+# the rest. So no `from __future__`, and what a newer Python brought comes after that check.
 import os
 import platform
-import shutil
-import subprocess
 import sys
-import tomllib
-import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-STAMP = VENV / "course-setup.json"
-TIERS = {"lab": ("kernels",), "test": ("kernels", "dev")}
-INDEX_PATIENCE_SECONDS = 5.0
 
 
-class SetupError(Exception):
-    """The set-up cannot go on. The message says why and what to do."""
-
-
-def say(text: str) -> None:
-    print(f"[setup] {text}", flush=True)
-
-
-def refusal(system: str, machine: str, version: tuple[int, int]) -> str | None:
+def refusal(system, machine, version):
     """Why the course cannot run on this kind of machine, or None if it can."""
     if not (3, 11) <= version < (3, 15):
         return (
@@ -50,6 +27,46 @@ def refusal(system: str, machine: str, version: tuple[int, int]) -> str | None:
             "Read the notebooks on a code host, or run them on Colab (see README.md)."
         )
     return None
+
+
+def say(text, stream=None):
+    """Print a line; a sign that the console does not have becomes ``?``."""
+    stream = stream or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    line = f"[setup] {text}".encode(encoding, "replace").decode(encoding)
+    print(line, file=stream, flush=True)
+
+
+if __name__ == "__main__":
+    reason = refusal(platform.system(), platform.machine(), sys.version_info[:2])
+    if reason:
+        say(reason, sys.stderr)
+        sys.exit(1)
+
+import csv
+import hashlib
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import threading
+import tomllib
+import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "course-setup.json"
+TIERS = {"lab": ("kernels",), "test": ("kernels", "dev")}
+INDEX_PATIENCE_SECONDS = 5.0
+# A reader's own settings of Python and pip must not reach into this environment.
+FOREIGN = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
+
+
+class SetupError(Exception):
+    """The set-up cannot go on. The message says why and what to do."""
 
 
 def requirements(tier: str) -> list[str]:
@@ -69,7 +86,7 @@ def requirements(tier: str) -> list[str]:
 
 
 def fingerprint(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def packages_fingerprint(tier: str) -> str:
@@ -103,13 +120,49 @@ def venv_python() -> Path:
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
+def own_environment() -> dict[str, str]:
+    """The variables for programs of the environment: no foreign folders, output in UTF-8."""
+    kept = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    return kept | {"PIP_USER": "0", "PYTHONIOENCODING": "utf-8:replace", "PYTHONNOUSERSITE": "1"}
+
+
+def answer(*command: str) -> tuple[bool, str]:
+    """Did this command end well, and the end of what it said?"""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=120, env=own_environment(), cwd=ROOT
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+    return done.returncode == 0, said[-600:]
+
+
 def works(*arguments: str) -> bool:
     """Does the environment's Python run this without an error?"""
-    try:
-        done = subprocess.run([str(venv_python()), *arguments], capture_output=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return answer(str(venv_python()), *arguments)[0]
+
+
+def clear_venv() -> None:
+    """Take away what lies at ``.venv``; through a link only what is an environment or nothing."""
+    if VENV.is_symlink():
+        target = Path(os.path.realpath(VENV))
+        if not target.is_dir():
+            raise SetupError(f".venv is a link to {target}, which is no folder: make it, or unlink")
+        if any(target.iterdir()) and not (target / "pyvenv.cfg").is_file():
+            raise SetupError(
+                f".venv is a link to {target}, where other files lie: remove the link .venv, or "
+                "let it point to an empty folder"
+            )
+        for inside in target.iterdir():
+            if inside.is_dir() and not inside.is_symlink():
+                shutil.rmtree(inside)
+            else:
+                inside.unlink()
+    elif VENV.is_dir():
+        shutil.rmtree(VENV)
+    else:
+        VENV.unlink(missing_ok=True)
 
 
 def make_venv() -> None:
@@ -117,17 +170,21 @@ def make_venv() -> None:
     this_python = f"import sys; raise SystemExit(sys.version != {sys.version!r})"
     if works("-c", this_python) and works("-m", "pip", "--version"):
         return
-    if VENV.exists():
+    if os.pathsep in str(VENV):
+        raise SetupError(
+            f"Python makes no environment in a folder with {os.pathsep!r} in its path: move the "
+            f"course out of {ROOT}"
+        )
+    if VENV.exists() or VENV.is_symlink():
         say("the environment in .venv is unfinished or of another Python: making it anew")
-        shutil.rmtree(VENV)
+        clear_venv()
     say(f"making the environment .venv with Python {platform.python_version()}")
-    done = subprocess.run([sys.executable, "-m", "venv", str(VENV)], capture_output=True, text=True)
-    if done.returncode != 0:
-        shutil.rmtree(VENV, ignore_errors=True)
+    made, said = answer(sys.executable, "-m", "venv", str(VENV))
+    if not made:
+        clear_venv()
         raise SetupError(
             "Python could not make a virtual environment. On Debian and Ubuntu the part that does "
-            f"it is a package of its own:\n    sudo apt install python3-venv\nPython said: "
-            f"{(done.stderr or done.stdout).strip()[-600:]}"
+            f"it is a package of its own:\n    sudo apt install python3-venv\nPython said: {said}"
         )
 
 
@@ -135,15 +192,13 @@ def progress(lines: Iterable[str]) -> Iterator[str]:
     """The few lines of pip's log that tell a reader how far it is."""
     collected = 0
     for line in lines:
-        words = line.split()
-        if words[:1] == ["Collecting"]:
+        fetched = re.match(r"\s*Downloading (\S+) \((\d[\d.]*) MB\)\s*$", line)
+        if line.startswith("Collecting "):
             collected += 1
             if collected % 25 == 0:
-                yield f"{collected} packages looked up, the latest is {words[1]}"
-        elif words[:1] == ["Downloading"] and line.rstrip().endswith("MB)"):
-            if float(words[-2].lstrip("(")) >= 10:
-                name = words[1].rsplit("/", 1)[-1].split("-")[0]
-                yield f"fetching {name} {' '.join(words[-2:])}"
+                yield f"{collected} packages looked up, the latest is {line.split()[1]}"
+        elif fetched and float(fetched[2]) >= 10:
+            yield f"fetching {fetched[1].rsplit('/', 1)[-1].split('-')[0]} ({fetched[2]} MB)"
         elif line.startswith("Installing collected packages"):
             count = line.count(",") + 1
             yield f"unpacking {count} package{'s' * (count > 1)}"
@@ -151,7 +206,14 @@ def progress(lines: Iterable[str]) -> Iterator[str]:
 
 def pip(*arguments: str) -> None:
     command = [str(venv_python()), "-m", "pip", "--disable-pip-version-check", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=own_environment(),
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as running:
         assert running.stdout is not None
         for line in progress(running.stdout):
             say(line)
@@ -166,9 +228,27 @@ def pip_install(*arguments: str) -> None:
     pip("install", "--progress-bar=off", "-c", "constraints.txt", *arguments)
 
 
+def answers(address: str) -> bool:
+    """Does this address give an answer within seconds? Any kind of nonsense does not."""
+    found = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(address, timeout=INDEX_PATIENCE_SECONDS).close()
+            found.append(True)
+        except (OSError, ValueError, http.client.HTTPException):
+            pass
+
+    # In a thread: looking a name up, and a server that sends a byte a second, know no time limit.
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(INDEX_PATIENCE_SECONDS)
+    return bool(found)
+
+
 def torch_index() -> str | None:
     """Where PyTorch should come from; None is pip's own configuration."""
-    chosen = os.environ.get("TORCH_INDEX")
+    chosen = os.environ.get("TORCH_INDEX", "").strip()
     if chosen:
         say(f"PyTorch comes from {chosen} (TORCH_INDEX)")
         return chosen
@@ -177,10 +257,8 @@ def torch_index() -> str | None:
     if shutil.which("nvidia-smi"):
         say("found an NVIDIA driver: PyTorch comes with CUDA (about 3 GB to fetch)")
         return None
-    cpu_index = os.environ.get("TORCH_CPU_INDEX", "")
-    try:
-        urllib.request.urlopen(f"{cpu_index}/torch/", timeout=INDEX_PATIENCE_SECONDS).close()
-    except (OSError, ValueError):
+    cpu_index = os.environ.get("TORCH_CPU_INDEX", "").strip()
+    if not answers(f"{cpu_index}/torch/"):
         say("no NVIDIA driver, but PyTorch's index of CPU builds does not answer: plain pip, which")
         say("may fetch the larger CUDA build (TORCH_INDEX=… names another index)")
         return None
@@ -243,10 +321,18 @@ def install_course() -> None:
     pip_install("--no-deps", "--no-build-isolation", "-e", ".")
 
 
+def require_torch() -> None:
+    """PyTorch starts, or the reason why not."""
+    started, said = answer(str(venv_python()), "-c", "import torch")
+    if not started:
+        cause = (
+            "\nOn Windows most often the Microsoft Visual C++ Redistributable is missing: install "
+            "it (vc_redist.x64.exe, from Microsoft) and run the same command again."
+        )
+        raise SetupError(f"PyTorch does not start: {said}{cause if os.name == 'nt' else ''}")
+
+
 def set_up(tier: str) -> None:
-    reason = refusal(platform.system(), platform.machine(), sys.version_info[:2])
-    if reason:
-        raise SetupError(reason)
     stamp = read_stamp()
     wanted = packages_fingerprint(tier)
     ready = stamp.get(tier) == wanted and venv_python().exists()
@@ -257,21 +343,26 @@ def set_up(tier: str) -> None:
         install_packages(tier)
         stamp = {"lab": packages_fingerprint("lab"), tier: wanted}
     install_course()
+    require_torch()
     write_stamp(stamp | {"course": course_fingerprint()})
     say("done")
 
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in TIERS:
-        print(f"usage: python tools/environment.py {' | '.join(TIERS)}", file=sys.stderr)
+        say(f"usage: python tools/environment.py {' | '.join(TIERS)}", sys.stderr)
         return 2
     try:
         set_up(arguments[0])
     except SetupError as error:
-        print(f"[setup] {error}", file=sys.stderr)
+        say(error, sys.stderr)
+        return 1
+    except OSError as error:  # a read-only folder, a full disk, another user's environment
+        say(f"{error.strerror or error}: {error.filename or ROOT}", sys.stderr)
+        say("the course must lie in a folder of your own, with 2 GB free", sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\n[setup] stopped; the same command goes on from here", file=sys.stderr)
+        say("stopped; the same command goes on from here", sys.stderr)
         return 130
     return 0
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from course.checks import Exercise, Wrong, call, differs
+from course.checks import Exercise
+from course.checks.answers import Function, Wrong, answer_of, call, kind_of
+from course.checks.properties import agrees, case, shaped
 
-Function = Callable[..., Any]
+# error_text(name, got, expected): the text of the error that verify raises, "" if there is none
 
-# name, got, expected: true and false claims for the student's function to report on.
 TRUE_CLAIM = ("two halves", 0.5 + 0.5, 1.0)
 FALSE_CLAIM = ("two thirds", 0.5 + 0.5, 0.75)
 FALSE_ROW = ("a row", [1.0, 2.0, 5.0, 4.0], [1.0, 2.0, 3.0, 4.0])
 
 
-# error_text(name, got, expected): the text of the error that verify raises, "" if there is none
-
-
 def _text(function: Function, claim: tuple[str, Any, Any]) -> str:
-    answer = function(*claim)
+    answer = answer_of(function, *claim)
     if not isinstance(answer, str):
-        raise Wrong(f"returns a {type(answer).__name__}, expected text; str(error) gives it")
+        raise Wrong(f"returns {kind_of(answer)}, expected text; str(error) gives it")
     return answer
 
 
 def _true_is_silent(function: Function) -> str | None:
     answer = _text(function, TRUE_CLAIM)
-    return None if answer == "" else f"1 = 1 raises nothing, so the text is empty; got {answer!r}"
+    return f"1 = 1 raises nothing, so the text is empty; got {answer!r}" if answer else None
 
 
 def _names_claim(function: Function) -> str | None:
@@ -43,6 +41,8 @@ def _says_both_values(function: Function) -> str | None:
     text = _text(function, FALSE_CLAIM)
     if "1.0" not in text or "0.75" not in text:
         return "the text must hold both values, 1.0 and 0.75: return the whole str(error)"
+    if text.index("0.75") < text.index("1.0"):
+        return "the text says that 0.75 came and 1.0 was expected: the two are exchanged in verify"
     return None
 
 
@@ -51,6 +51,16 @@ def _says_where(function: Function) -> str | None:
         return "for a row of four numbers the text must say where they differ first, index [2]"
     return None
 
+
+ERROR_TEXT = Exercise(
+    "error text",
+    {
+        "a true claim": _true_is_silent,
+        "the claim's name": _names_claim,
+        "both values": _says_both_values,
+        "the place": _says_where,
+    },
+)
 
 # added_to_cat(): six equal scores; what to add to that of "cat" so that it gets half of the weight
 
@@ -65,62 +75,39 @@ def _weight_of_cat(extra: float) -> float:
 
 def _in_range(function: Function) -> str | None:
     extra = call(function, shape=()).item()
-    if not -4 <= extra <= 4:
-        return f"the slider goes from −4 to 4, got {extra:g}"
-    return None
+    return None if -4 <= extra <= 4 else f"the slider goes from −4 to 4, got {extra:g}"
 
 
 def _half(function: Function) -> str | None:
     extra = call(function, shape=()).item()
     weight = _weight_of_cat(extra)
-    if abs(weight - 0.5) > 0.02:
-        side = "more" if weight < 0.5 else "less"
-        return f"with {extra:g} added “cat” gets {weight:.2f} of the weight: add {side}"
-    return None
+    if abs(weight - 0.5) <= 0.02:
+        return None
+    side = "more" if weight < 0.5 else "less"
+    return f"with {extra:g} added “cat” gets {weight:.2f} of the weight: add {side}"
 
+
+HALF_FOR_THE_CAT = Exercise(
+    "half for the cat", {"the slider's range": _in_range, "half": _half}, seconds=30.0
+)
 
 # softmax_of_zeros(n): the n weights that softmax makes of n equal scores
 
 
-def _weights_shape(function: Function) -> str | None:
-    for n in (1, 3, 8):
-        call(function, n, shape=(n,))
-    return None
+def _equal_weights(n: int) -> torch.Tensor:
+    return torch.full((n,), 1 / n)
 
 
-def _weights_sum(function: Function) -> str | None:
-    for n in (1, 3, 8):
-        wrong = differs(call(function, n, shape=(n,)).sum(), torch.tensor(1.0))
-        if wrong:
-            return f"the {n} weights must add up to 1: {wrong}"
-    return None
+_few = (case(1), case(3), case(8))
+_weights = partial(agrees, _equal_weights)
 
-
-def _weights_equal(function: Function) -> str | None:
-    for n in (2, 5, 64):
-        wrong = differs(call(function, n, shape=(n,)), torch.full((n,), 1 / n))
-        if wrong:
-            return f"equal scores must get equal weights, here 1/{n}: {wrong}"
-    return None
-
-
-EXERCISES = (
-    Exercise(
-        "error text",
-        (
-            ("a true claim", _true_is_silent),
-            ("the claim's name", _names_claim),
-            ("both values", _says_both_values),
-            ("the place", _says_where),
-        ),
-    ),
-    Exercise(
-        "half for the cat",
-        (("the slider's range", _in_range), ("half", _half)),
-        seconds=30.0,  # the first answer imports the explorers, slow on a busy machine
-    ),
-    Exercise(
-        "softmax of zeros",
-        (("shape", _weights_shape), ("sum", _weights_sum), ("equal", _weights_equal)),
-    ),
+SOFTMAX_OF_ZEROS = Exercise(
+    "softmax of zeros",
+    {
+        "shape": shaped(_equal_weights, *_few),
+        "sum": _weights(*_few, part=lambda w, n: w.sum(), rule="the weights must add up to 1"),
+        "equal": _weights(case(2), case(5), case(64), rule="equal scores must get equal weights"),
+    },
 )
+
+EXERCISES = (ERROR_TEXT, HALF_FOR_THE_CAT, SOFTMAX_OF_ZEROS)

@@ -2,88 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from course.checks import Exercise, Wrong, call, differs
-
-Function = Callable[..., Any]
-
-
-def _draw(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
+from course.checks import Exercise
+from course.checks.answers import Function, answer_of, call, differs, two_numbers
+from course.checks.properties import agrees, all_of, case, normal, sentence, work_of
 
 # log_elu_plus_one(x) → the same shape and dtype
 
 
-def _truth(x: Tensor) -> Tensor:
+def _phi(x: Tensor) -> Tensor:
     x = x.double()
     return x.clamp(max=0).exp() + x.clamp(min=0)
 
 
-def _log_truth(x: Tensor) -> Tensor:
+def _log_phi(x: Tensor) -> Tensor:
     x = x.double()
     return x.clamp(max=0) + x.clamp(min=0).log1p()
 
 
-def _log_values(function: Function) -> str | None:
-    x = torch.cat([2 * _draw(3, 5, seed=1).flatten(), torch.zeros(1)]).reshape(4, 4)
-    wrong = differs(call(function, x, shape=(4, 4)), _log_truth(x), atol=1e-12)
-    return wrong and f"ordinary numbers in float64: {wrong}. Below 0 it is x, above it ln(1 + x)"
+_SOME = torch.cat([2 * normal(3, 5, seed=1).flatten(), torch.zeros(1)]).reshape(4, 4)
+
+_logs = partial(
+    agrees,
+    _log_phi,
+    probes=[case(_SOME)],
+    mistakes={
+        "This is φ(x) itself": _phi,
+        "Below 0 it is x": lambda x: x.clamp(min=0).log1p(),
+        "Above 0 it is ln(1 + x)": lambda x: x.clamp(max=0),
+        "These are logarithms to base 2": lambda x: _log_phi(x) / _log_phi(torch.ones(1)),
+    },
+)
 
 
 def _log_dtype(function: Function) -> str | None:
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         got = call(function, torch.tensor([-1.0, 2.0], dtype=dtype), shape=(2,))
         if got.dtype != dtype:
             return f"{dtype} came, {got.dtype} went back"
     return None
 
 
-def _log_far(function: Function) -> str | None:
-    for dtype, places, allowed in (
-        (torch.float32, (-20.0, -120.0, -1_000.0, 200.0, 10_000.0), 1e-5),
-        (torch.bfloat16, (-8.0, -30.0, -500.0, 200.0), 0.01),
-        (torch.float16, (-8.0, -30.0, -1_000.0, 200.0), 0.002),
-    ):
-        wrong = _relative(function, dtype, places, allowed)
-        if wrong:
-            return f"{wrong}. Take no exponential: ln e^x is x"
-    return None
-
-
-def _log_near(function: Function) -> str | None:
-    wrong = _relative(function, torch.float32, (1e-6, 1e-4, -1e-6), 1e-5)
-    return wrong and f"{wrong}. 1 + x is rounded before the logarithm; torch.log1p(x) does not"
-
-
-def _relative(
-    function: Function, dtype: torch.dtype, places: tuple[float, ...], allowed: float
-) -> str | None:
-    """The first of ``places`` where the answer is off by more than ``allowed`` of the truth."""
-    x = torch.tensor(places, dtype=dtype)
-    got = call(function, x, shape=x.shape, finite=False).double()
-    wrong = ~((got / _log_truth(x) - 1).abs() <= allowed)
-    if not bool(wrong.any()):
-        return None
-    place = int(wrong.nonzero()[0])
-    return (
-        f"{str(dtype).removeprefix('torch.')}, x = {places[place]:g}: got "
-        f"{got[place].item():.4g}, expected {_log_truth(x)[place].item():.4g}"
+def _near(allowed: float, dtype: torch.dtype, *places: float, hint: str) -> Function:
+    """At these places the answer is off by no more than the share ``allowed`` of the truth."""
+    names = str(dtype).removeprefix("torch.")
+    return all_of(
+        *(
+            _logs(
+                case(torch.tensor([x], dtype=dtype), name=f"{names}, x = {x:g}"),
+                atol=0.0,
+                rtol=allowed,
+                mistakes=None,
+                hint=hint,
+            )
+            for x in places
+        )
     )
 
 
+_FAR = "Take no exponential: ln e^x is x"
+
+
 def _log_gradient(function: Function) -> str | None:
-    x = torch.tensor([-1_000.0, -20.0, -1.0, -0.5, 0.5, 2.0, 200.0, 5_000.0])
+    x = torch.tensor([-1_000.0, -20.0, -1.0, -0.5, 0.0, 0.5, 2.0, 200.0, 5_000.0])
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
-        answer = function(leaf)
+        answer = answer_of(lambda _: function(leaf), x)
         if not isinstance(answer, Tensor) or not answer.requires_grad:
             return "the answer has no gradient; was it detached, or made of Python numbers?"
         (gradient,) = torch.autograd.grad(answer.sum(), leaf)
@@ -92,23 +80,42 @@ def _log_gradient(function: Function) -> str | None:
     if not bool(wrong.any()):
         return None
     place = int(wrong.nonzero()[0])
-    hint = (
-        "a logarithm of 0 or less is computed somewhere, even if it is not used"
-        if bool(gradient[place].isnan())
-        else "below 0 it is 1, above 0 it is 1/(1 + x)"
-    )
-    return (
-        f"gradient at x = {x[place].item():g}: got {gradient[place].item():.4g}, expected "
-        f"{true[place].item():.4g}; {hint}"
+    mine, right = two_numbers(gradient[place].item(), true[place].item())
+    if bool(gradient[place].isnan()):
+        hint = "A logarithm of 0 or less is computed somewhere, even if it is not used"
+    elif x[place] == 0:
+        hint = "Exactly at 0 both branches meet, and one alone may pass its gradient on"
+    else:
+        hint = "Below 0 it is 1, above 0 it is 1/(1 + x)"
+    return sentence(
+        f"gradient at x = {x[place].item():g}", f"got {mine}, expected {right}", hint=hint
     )
 
+
+LOG_ELU_PLUS_ONE = Exercise(
+    "log_elu_plus_one",
+    {
+        "values": _logs(case(_SOME), atol=1e-12, rule="ordinary numbers in float64"),
+        "dtype": _log_dtype,
+        "far from zero": all_of(
+            _near(1e-5, torch.float32, -20, -120, -1_000, 200, 10_000, hint=_FAR),
+            _near(0.01, torch.bfloat16, -8, -30, -500, 200, hint=_FAR),
+            _near(0.002, torch.float16, -8, -30, -1_000, 200, hint=_FAR),
+        ),
+        "near zero": _near(
+            *(1e-5, torch.float32, 1e-6, 1e-4, -1e-6),
+            hint="1 + x is rounded before the logarithm; torch.log1p(x) does not",
+        ),
+        "gradient": _log_gradient,
+    },
+)
 
 # square_features(x [..., D]) → [..., C]
 
 
 def _square_shape(function: Function) -> str | None:
     for D in (1, 4):
-        got = call(function, _draw(2, 3, D, seed=2))
+        got = call(function, normal(2, 3, D, seed=2), finite=False)
         if got.ndim != 3 or got.shape[:2] != (2, 3):
             return f"x [2, 3, {D}] gives {list(got.shape)}, expected [2, 3, C]"
         if got.shape[2] > 1 + D + D * D:
@@ -118,159 +125,161 @@ def _square_shape(function: Function) -> str | None:
 
 def _square_similarity(function: Function) -> str | None:
     for D, seed in ((1, 3), (3, 4), (6, 5)):
-        q, k = _draw(5, D, seed=seed), _draw(7, D, seed=seed + 10)
-        got = call(function, q) @ call(function, k).mT
-        s = q @ k.mT
-        # A float32 √2 is good enough.
-        wrong = differs(got, (1 + s) ** 2, atol=1e-5)
+        q, k = normal(5, D, seed=seed), normal(7, D, seed=seed + 10)
+        phi_q, phi_k = (call(function, x, finite=False) for x in (q, k))
+        got, s = phi_q @ phi_k.mT, q @ k.mT
+        wrong = differs(got, (1 + s) ** 2)  # a float32 √2 is good enough
         if wrong:
-            return f"φ(q)·φ(k) for D = {D}: {wrong}{_which_term(got, s)}"
+            return sentence(f"φ(q)·φ(k) for D = {D}", wrong, hint=_which_term(got.double(), s))
     return None
 
 
 def _which_term(got: Tensor, s: Tensor) -> str:
     """Which of the three terms explains the difference."""
+    if not bool(got.isfinite().all()):
+        return ""
     terms = torch.stack([torch.ones_like(s), s, s * s], dim=-1).reshape(-1, 3)
     factors = torch.linalg.lstsq(terms, got.reshape(-1, 1)).solution.flatten()
     if not torch.allclose(terms @ factors, got.flatten(), atol=1e-5):
-        return ". It is no sum of 1, s and s²"
+        return "It is no sum of 1, s and s²"
     a, b, c = (round(float(x), 3) + 0.0 for x in factors)
-    return f". You have {a:g} + {b:g}s + {c:g}s², wanted is 1 + 2s + s²"
+    return f"You have {a:g} + {b:g}s + {c:g}s², wanted is 1 + 2s + s²"
 
 
 def _square_token(function: Function) -> str | None:
-    x = _draw(6, 4, seed=6)
+    x = normal(6, 4, seed=6)
     alone = torch.stack([call(function, row[None])[0] for row in x])
-    wrong = differs(call(function, x), alone, atol=1e-12)
+    wrong = differs(call(function, x, shape=alone.shape), alone, atol=1e-12)
     return wrong and f"the features of a token depend on the other tokens: {wrong}"
 
+
+SQUARE_FEATURES = Exercise(
+    "square_features",
+    {
+        "shape": _square_shape,
+        "similarity": _square_similarity,
+        "one token at a time": _square_token,
+    },
+)
 
 # read_register(q [T, D], k [S, D], v [S, Dv], real [S]) → [T, Dv]
 
 
-def _case(T: int, S: int, D: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    return _draw(T, D, seed=seed), _draw(S, D, seed=seed + 1), _draw(S, Dv, seed=seed + 2)
+def _register(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+    """By the table, which the student must not make."""
+    if not real.any():
+        return q.new_zeros(len(q), v.shape[1])
+    table = _phi(q) @ _phi(k[real]).mT
+    return table @ v[real] / table.sum(-1, keepdim=True)
 
 
-def _by_table(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    table = _truth(q) @ _truth(k).mT
-    return table @ v / table.sum(-1, keepdim=True)
+def _zeroed(x: Tensor, real: Tensor) -> Tensor:
+    return x.masked_fill(~real[:, None], 0.0)
 
 
-def _register_values(function: Function) -> str | None:
-    for sizes in ((5, 7, 3, 2), (7, 4, 2, 6), (1, 1, 4, 1)):
-        q, k, v = _case(*sizes, seed=20)
-        real = torch.ones(sizes[1], dtype=torch.bool)
-        got = call(function, q, k, v, real, shape=(sizes[0], sizes[3]))
-        wrong = differs(got, _by_table(q, k, v), atol=1e-10)
-        if wrong:
-            return f"T, S, D, Dv = {sizes}, all real: {wrong}"
-    return None
+def _drawn(T: int, S: int, D: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    return normal(T, D, seed=seed), normal(S, D, seed=seed + 1), normal(S, Dv, seed=seed + 2)
 
 
-def _register_average(function: Function) -> str | None:
-    q, k, _ = _case(6, 5, 3, 1, seed=30)
-    got = call(function, q, k, torch.ones(5, 2, dtype=torch.float64), torch.ones(5).bool())
-    wrong = differs(got, torch.ones(6, 2), atol=1e-10)
-    return wrong and f"all values 1: every average is 1, {wrong}. Divide by φ(q)·z"
+def _all_real(n: int) -> Tensor:
+    return torch.ones(n, dtype=torch.bool)
 
 
-_HIDDEN = torch.tensor([True, False, True, True, False, False, True])
+_REAL = torch.tensor([True, False, True, True, False, False, True])
 
 
-def _register_padding(function: Function) -> str | None:
-    q, k, v = _case(5, 7, 3, 2, seed=40)
-    expected = _by_table(q, k[_HIDDEN], v[_HIDDEN])
-    empty = torch.zeros_like
-    for what, keys, values in (
-        ("numbers", k, v),
-        ("zeros", torch.where(_HIDDEN[:, None], k, empty(k)), torch.where(_HIDDEN[:, None], v, 0)),
-    ):
-        wrong = differs(call(function, q, keys, values, _HIDDEN), expected, atol=1e-10)
-        if wrong:
-            return f"padded places that hold {what}: {wrong}. They must leave z as well"
-    return None
+def _padded_with(number: float | None, seed: int) -> tuple[Tensor, ...]:
+    q, k, v = _drawn(5, 7, 3, 2, seed)
+    if number is not None:
+        k, v = (x.masked_fill(~_REAL[:, None], number) for x in (k, v))
+    return q, k, v, _REAL
 
 
-def _register_nan(function: Function) -> str | None:
-    q, k, v = _case(5, 7, 3, 2, seed=50)
-    expected = _by_table(q, k[_HIDDEN], v[_HIDDEN])
-    k, v = (x.masked_fill(~_HIDDEN[:, None], torch.nan) for x in (k, v))
-    try:
-        got = call(function, q, k, v, _HIDDEN)
-    except Wrong as error:
-        return f"padded places that hold NaN: {error}. 0 · NaN is NaN: leave the rows out"
-    wrong = differs(got, expected, atol=1e-10)
-    return wrong and f"padded places that hold NaN: {wrong}"
-
-
-def _register_nothing(function: Function) -> str | None:
-    q, k, v = _case(4, 3, 2, 5, seed=60)
-    try:
-        got = call(function, q, k, v, torch.zeros(3, dtype=torch.bool), shape=(4, 5))
-    except Wrong as error:
-        return f"nothing is real: {error}. Zeros are expected"
-    return differs(got, torch.zeros(4, 5), atol=0)
-
-
-class _Largest(TorchDispatchMode):
-    """Remembers the largest tensor that an operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(made):
-            if isinstance(leaf, Tensor):
-                self.entries = max(self.entries, leaf.numel())
-        return made
-
-
-def _register_table(function: Function) -> str | None:
-    T, S = 300, 400
-    q, k, v = _case(T, S, 4, 3, seed=70)
-    with _Largest() as largest:
-        call(function, q, k, v, torch.ones(S, dtype=torch.bool), shape=(T, 3))
-    if largest.entries < T * S:
-        return None
-    return (
-        f"T = {T}, S = {S}: a tensor with {largest.entries:,} entries appears. "
-        "Set the brackets so that keys meet values first"
-    )
-
-
-EXERCISES = (
-    Exercise(
-        "log_elu_plus_one",
-        (
-            ("values", _log_values),
-            ("dtype", _log_dtype),
-            ("far from zero", _log_far),
-            ("near zero", _log_near),
-            ("gradient", _log_gradient),
+_registers = partial(
+    agrees,
+    _register,
+    atol=1e-10,
+    probes=[case(*_padded_with(None, seed=40))],
+    mistakes={
+        "This is not divided: φ(q)·z is missing": (
+            lambda q, k, v, real: _phi(q) @ (_phi(k[real]).mT @ v[real])
         ),
-    ),
-    Exercise(
-        "square_features",
-        (
-            ("shape", _square_shape),
-            ("similarity", _square_similarity),
-            ("one token at a time", _square_token),
+        "The mask is not used: padded places must leave the sums": (
+            lambda q, k, v, real: _register(q, k, v, torch.ones_like(real))
         ),
-    ),
-    Exercise(
-        "read_register",
-        (
-            ("values", _register_values),
-            ("an average", _register_average),
-            ("padding", _register_padding),
-            ("NaN in padding", _register_nan),
-            ("nothing real", _register_nothing),
-            ("no table", _register_table),
+        "The mask is the wrong way round: True = a real token": (
+            lambda q, k, v, real: _register(q, k, v, ~real)
         ),
-    ),
+        "Padding has left the values and is still in z": (
+            lambda q, k, v, real: _register(q, k, _zeroed(v, real), torch.ones_like(real))
+        ),
+        "φ(0) is 1: a key made zero still counts in z": (
+            lambda q, k, v, real: _register(
+                q, _zeroed(k, real), _zeroed(v, real), torch.ones_like(real)
+            )
+        ),
+        "This is softmax attention; the map is elu + 1": (
+            lambda q, k, v, real: (q @ k[real].mT).softmax(-1) @ v[real]
+        ),
+    },
 )
+
+
+def _no_table(function: Function) -> str | None:
+    T, S = 200, 250
+    work = work_of(function, *_drawn(T, S, 4, 3, seed=70), _all_real(S))
+    hint = "Set the brackets so that keys meet values first"
+    if work.entries >= T * S:
+        return sentence(
+            f"T = {T}, S = {S}: a tensor with {work.entries:,} entries appears", hint=hint
+        )
+    if work.bytes >= 3 * T * S:
+        return sentence(
+            f"T = {T}, S = {S}: arrays or lists take {work.bytes:,} bytes, as a table does",
+            hint=hint,
+        )
+    return None
+
+
+READ_REGISTER = Exercise(
+    "read_register",
+    {
+        "values": _registers(
+            *(
+                case(
+                    *_drawn(*sizes, seed=20),
+                    _all_real(sizes[1]),
+                    name=f"T, S, D, Dv = {sizes}, all real",
+                )
+                for sizes in ((5, 7, 3, 2), (7, 4, 2, 6), (1, 1, 4, 1))
+            )
+        ),
+        "an average": _registers(
+            case(
+                *_drawn(6, 5, 3, 1, seed=30)[:2],
+                torch.ones(5, 2, dtype=torch.float64),
+                _all_real(5),
+            ),
+            rule="all values 1: every average is 1",
+            hint="Divide by φ(q)·z",
+        ),
+        "padding": _registers(
+            case(*_padded_with(None, seed=40), name="padded places that hold numbers"),
+            case(*_padded_with(0.0, seed=40), name="padded places that hold zeros"),
+            hint="They must leave z as well",
+        ),
+        "NaN in padding": _registers(
+            case(*_padded_with(torch.nan, seed=50), name="padded places that hold NaN"),
+            hint="0 · NaN is NaN: leave the rows out",
+        ),
+        "nothing real": _registers(
+            case(*_drawn(4, 3, 2, 5, seed=60), ~_all_real(3)),
+            atol=0.0,
+            rule="where nothing is real, zeros are expected",
+            hint="Without a key z is 0, and 0/0 is NaN",
+        ),
+        "no table": _no_table,
+    },
+)
+
+EXERCISES = (LOG_ELU_PLUS_ONE, SQUARE_FEATURES, READ_REGISTER)

@@ -2,238 +2,275 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from course.checks import Exercise, Wrong, call, differs
-
-Function = Callable[..., Any]
-
-
-def _draw(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def _features(*shape: int, seed: int) -> Tensor:
-    """Positive numbers of unequal size, as a feature map makes them."""
-    return _draw(*shape, seed=seed).exp()
-
-
-def _table(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
-    """The definition: causal weights Q·K, divided by their sum; no state anywhere."""
-    weights = (Q @ K.T).tril()
-    return weights @ V / weights.sum(1, keepdim=True)
-
+from course.checks import Exercise
+from course.checks.answers import Function, call, call_parts, differs
+from course.checks.properties import Case, agrees, case, normal, positive, sentence, work_of
 
 # step(S, z, q, k, v) → (o, S, z)
 
-
-def _stepped(
-    function: Function, *given: Tensor, finite: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The student's three tensors; says what is wrong if they are not three."""
-    S, z, _, _, v = given
-
-    def joined(*arguments: Tensor) -> Tensor | None:
-        answer = function(*arguments)
-        if answer is None:
-            return None
-        if not isinstance(answer, tuple | list) or len(answer) != 3:
-            raise Wrong("expected three tensors: return o, S, z")
-        for name, tensor, like in zip(("o", "S", "z"), answer, (v, S, z), strict=True):
-            if not isinstance(tensor, Tensor):
-                raise Wrong(f"{name}: expected a tensor, got {type(tensor).__name__}")
-            if tensor.shape != like.shape:
-                raise Wrong(f"{name} has shape {list(tensor.shape)}, expected {list(like.shape)}")
-        return torch.cat([part.flatten().double() for part in answer])
-
-    flat = call(joined, *given, finite=finite)
-    o, new, total = flat.split([v.numel(), S.numel(), z.numel()])
-    return o, new.reshape(S.shape), total
+_Step = tuple[Tensor, Tensor, Tensor]
 
 
-def _step_first(function: Function) -> str | None:
-    q, k, v = _features(4, seed=1), _features(4, seed=2), _draw(3, seed=3)
-    nothing = torch.zeros(4, 3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    # Read before it is written, an empty state gives 0/0.
-    wrong = differs(_stepped(function, *nothing, q, k, v, finite=False)[0], v)
-    return wrong and (
-        f"the first token sees itself alone, so its output is its value: {wrong}. "
-        "Write first, then read; and divide by q·z"
-    )
+def _step(S: Tensor, z: Tensor, q: Tensor, k: Tensor, v: Tensor) -> _Step:
+    S, z = S + torch.outer(k, v), z + k
+    return (q @ S) / (q @ z), S, z
 
 
-def _step_state(function: Function) -> str | None:
-    S, z = _draw(4, 3, seed=4), _features(4, seed=5)
-    q, k, v = _features(4, seed=6), _features(4, seed=7), _draw(3, seed=8)
-    _, new, total = _stepped(function, S, z, q, k, v)
-    wrong = differs(new, S + k[:, None] * v)
-    if wrong:
-        return f"S is not the old S plus k vᵀ: {wrong}"
-    wrong = differs(total, z + k)
-    return wrong and f"z is not the old z plus k: {wrong}"
+def _read(S: Tensor, z: Tensor, q: Tensor) -> Tensor:
+    return (q @ S) / (q @ z)
 
 
-def _step_sequence(function: Function) -> str | None:
-    Q, K, V = _features(9, 4, seed=9), _features(9, 4, seed=10), _draw(9, 3, seed=11)
-    S, z = torch.zeros(4, 3, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+_OPEN = case(  # a state with a past
+    normal(4, 3, seed=4), positive(4, seed=5), positive(4, seed=6), positive(4, seed=7),
+    normal(3, seed=8),
+)  # fmt: skip
+_EMPTY = case(
+    torch.zeros(4, 3, dtype=torch.float64),
+    torch.zeros(4, dtype=torch.float64),
+    positive(4, seed=1),
+    positive(4, seed=2),
+    normal(3, seed=3),
+)
+
+_steps = partial(
+    agrees,
+    _step,
+    names=("o", "S", "z"),
+    probes=[_OPEN],
+    mistakes={
+        "Write first, then read: the token itself is missing in the output": (
+            lambda S, z, q, k, v: (_read(S, z, q), *_step(S, z, q, k, v)[1:])
+        ),
+        "The output is not divided by q·z": (
+            lambda S, z, q, k, v: (q @ _step(S, z, q, k, v)[1], *_step(S, z, q, k, v)[1:])
+        ),
+        "The output is divided by the old z": (
+            lambda S, z, q, k, v: (q @ _step(S, z, q, k, v)[1] / (q @ z), *_step(S, z, q, k, v)[1:])
+        ),
+        "The new state is computed, and the old one returned": (
+            lambda S, z, q, k, v: (_step(S, z, q, k, v)[0], S, z)
+        ),
+        "z is not written: it grows by k": (
+            lambda S, z, q, k, v: (_read(S + torch.outer(k, v), z, q), S + torch.outer(k, v), z)
+        ),
+        "Key and query are exchanged: the key writes, the query reads": (
+            lambda S, z, q, k, v: _step(S, z, k, q, v)
+        ),
+        "Divide by one number, q·z, not entry by entry by z": (
+            lambda S, z, q, k, v: (q / (z + k) @ _step(S, z, q, k, v)[1], *_step(S, z, q, k, v)[1:])
+        ),
+    },
+)
+
+
+def _nine_steps(function: Function) -> str | None:
+    Q, K, V = positive(9, 4, seed=9), positive(9, 4, seed=10), normal(9, 3, seed=11)
+    S, z, *_ = _EMPTY.arguments
     outs = []
     for q, k, v in zip(Q, K, V, strict=True):
-        o, S, z = _stepped(function, S, z, q, k, v)
+        shapes = {"o": v.shape, "S": S.shape, "z": z.shape}
+        o, S, z = call_parts(function, S, z, q, k, v, shapes=shapes)
+        S, z = S.to(q.dtype), z.to(q.dtype)
         outs.append(o)
     wrong = differs(torch.stack(outs), _table(Q, K, V), atol=1e-9)
     return wrong and f"nine steps are not the causal average of the table: {wrong}"
 
 
+STEP = Exercise(
+    "step",
+    {
+        "first token": _steps(
+            _EMPTY,
+            part=lambda parts, *_: parts[0],
+            rule="the first token sees itself alone, so its output is its value",
+            hint="Write first, then read; and divide by q·z",
+        ),
+        "state": _steps(
+            _OPEN,
+            part=lambda parts, *_: torch.cat([parts[1], parts[2][:, None]], 1),
+            rule="not the old S plus k vᵀ (columns 0 to 2) and the old z plus k (column 3)",
+        ),
+        "nine tokens": _nine_steps,
+    },
+)
+
 # chunk_form(Q, K, V, size) → [T, Dv]
 
 
-class _Largest(TorchDispatchMode):
-    """Notes the number of entries of the largest tensor that an operation gives back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for item in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(item, Tensor):
-                self.numel = max(self.numel, item.numel())
-        return out
+def _table(Q: Tensor, K: Tensor, V: Tensor, size: int = 0) -> Tensor:
+    """The definition: causal weights Q·K, divided by their sum; no state anywhere."""
+    weights = (Q @ K.T).tril()
+    return weights @ V / weights.sum(1, keepdim=True)
 
 
-def _chunked(function: Function, T: int, size: int, *, seed: int = 0) -> str | None:
-    Q, K, V = _features(T, 4, seed=seed), _features(T, 4, seed=seed + 1), _draw(T, 3, seed=seed + 2)
-    got = call(function, Q, K, V, size, shape=(T, 3))
-    return differs(got, _table(Q, K, V), atol=1e-9)
+def _early(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
+    """The state before a chunk holds this chunk already, so its keys count twice."""
+    place = torch.arange(len(Q))
+    inside = (place[:, None] // size == place // size).double()
+    weights = (Q @ K.T) * (torch.ones(len(Q), len(Q)).tril() + inside).clamp(max=2)
+    return weights @ V / weights.sum(1, keepdim=True)
 
 
-def _chunk_one(function: Function) -> str | None:
-    wrong = _chunked(function, 7, 20)
-    return wrong and f"T = 7, one chunk of 20: {wrong}. Inside a chunk: (q @ k.T).tril(), divided"
+def _open_chunks(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
+    place = torch.arange(len(Q))
+    weights = (Q @ K.T) * (place // size <= place[:, None] // size)
+    return weights @ V / weights.sum(1, keepdim=True)
 
 
-def _chunk_even(function: Function) -> str | None:
-    for size in (4, 1, 6):
-        wrong = _chunked(function, 24, size, seed=5)
-        if wrong:
-            return (
-                f"T = 24, chunks of {size}: {wrong}. The state before a chunk holds all earlier "
-                "chunks and nothing of this one, in S and in z"
-            )
-    return None
+def _drawn(T: int, size: int, seed: int, name: str = "") -> Case:
+    Q, K, V = positive(T, 4, seed=seed), positive(T, 4, seed=seed + 1), normal(T, 3, seed=seed + 2)
+    return case(Q, K, V, size, name=name or f"T = {T}, chunks of {size}")
 
 
-def _chunk_ragged(function: Function) -> str | None:
-    for T, size in ((25, 4), (23, 6), (5, 3)):
-        wrong = _chunked(function, T, size, seed=9)
-        if wrong:
-            return f"T = {T}, chunks of {size}, the last one short: {wrong}"
-    return None
+_chunks = partial(
+    agrees,
+    _table,
+    atol=1e-9,
+    probes=[_drawn(24, 4, seed=5), _drawn(25, 6, seed=5)],
+    mistakes={
+        "This is not divided by Q·z": lambda Q, K, V, size: (Q @ K.T).tril() @ V,
+        "Inside a chunk a token sees the tokens after it: (q @ k.T).tril()": _open_chunks,
+        "The state before a chunk holds the chunk itself: read it first, then write": _early,
+        "A token does not see itself": (
+            lambda Q, K, V, size: (Q @ K.T).tril(-1) @ V / (Q @ K.T).tril(-1).sum(1, keepdim=True)
+        ),
+    },
+)
 
 
-def _chunk_none(function: Function) -> str | None:
-    wrong = _chunked(function, 0, 4)
-    return wrong and f"T = 0: {wrong}"
-
-
-def _chunk_memory(function: Function) -> str | None:
+def _no_table(function: Function) -> str | None:
     T, size = 512, 8
-    Q, K, V = _features(T, 4, seed=13), _features(T, 4, seed=14), _draw(T, 3, seed=15)
-    with _Largest() as largest:
-        function(Q, K, V, size)
-    if largest.numel >= T * T // 8:
-        return (
-            f"makes a tensor of {largest.numel:,} numbers for T = {T}: that is of size T×T, and "
-            f"chunks of {size} need none"
-        )
+    work = work_of(function, *_drawn(T, size, seed=13).arguments)
+    if work.entries >= T * T // 8:
+        made = f"a tensor of {work.entries:,} numbers"
+    elif work.bytes >= 3 * T * T:
+        made = f"arrays or lists of {work.bytes:,} bytes"
+    else:
+        return _size_counts(function)
+    return f"makes {made} for T = {T}: that is of size T×T, and chunks of {size} need none"
+
+
+def _size_counts(function: Function) -> str | None:
+    """Whether ``size`` changes anything that is done: lines that run, or what is made."""
+    T = 64
+    one, all_in_one = (
+        work_of(function, *_drawn(T, n, seed=13).arguments, lines=True) for n in (1, T)
+    )
+    same = one.lines == all_in_one.lines and one.entries == all_in_one.entries
+    if same and all_in_one.bytes < one.bytes + T * T:
+        return "does the same for chunks of 1 and of 64 tokens: is size used?"
     return None
 
+
+CHUNK_FORM = Exercise(
+    "chunk_form",
+    {
+        "one chunk": _chunks(
+            _drawn(7, 20, seed=0), hint="Inside a chunk: (q @ k.T).tril(), divided"
+        ),
+        "whole chunks": _chunks(
+            *(_drawn(24, size, seed=5) for size in (4, 1, 6)),
+            hint="The state before a chunk holds all earlier chunks and nothing of this "
+            "one, in S and in z",
+        ),
+        "a short last chunk": _chunks(
+            *(
+                _drawn(T, size, 9, f"T = {T}, chunks of {size}, the last one short")
+                for T, size in ((25, 4), (23, 6), (5, 3))
+            )
+        ),
+        "no token": _chunks(_drawn(0, 4, seed=0)),
+        "no table": _no_table,
+    },
+)
 
 # another_past(K, V) → [T, Dv]
 
 
 def _other(function: Function, K: Tensor, V: Tensor) -> Tensor:
-    return call(function, K, V, shape=tuple(V.shape)).double()
+    return call(function, K, V, shape=V.shape)
 
 
-def _past_state(function: Function) -> str | None:
-    for T, C, Dv in ((12, 5, 3), (6, 5, 2), (40, 4, 1)):
-        K, V = _features(T, C, seed=T), _draw(T, Dv, seed=T + 1)
-        wrong = differs(K.T @ _other(function, K, V), K.T @ V, atol=1e-8)
+def _pasts() -> list[tuple[Tensor, Tensor, str]]:
+    return [
+        (positive(T, C, seed=T), normal(T, Dv, seed=T + 1), f"T = {T}, C = {C}")
+        for T, C, Dv in ((12, 5, 3), (6, 5, 2), (40, 4, 1))
+    ]
+
+
+def _same_state(function: Function) -> str | None:
+    for K, V, name in _pasts():
+        other = _other(function, K, V)
+        wrong = _state_differs(K, other, V)
         if wrong:
-            return f"T = {T}, C = {C}: KᵀV has changed, {wrong}. Move V along the null space of Kᵀ"
+            return sentence(name, wrong, hint="Move V along the null space of Kᵀ")
     return None
 
 
-def _past_other(function: Function) -> str | None:
-    for T, C, Dv in ((12, 5, 3), (6, 5, 2), (40, 4, 1)):
-        K, V = _features(T, C, seed=T), _draw(T, Dv, seed=T + 1)
-        moved = (_other(function, K, V) - V).norm(dim=0)
-        if bool((moved < 1 - 1e-9).any()):
-            column = int(moved.argmin())
-            return (
-                f"T = {T}, C = {C}: column {column} moved by {moved[column]:.3g}, "
-                "expected 1 or more"
-            )
+def _state_differs(K: Tensor, other: Tensor, V: Tensor) -> str | None:
+    wrong = differs((K.to(other.dtype).T @ other), K.T @ V, atol=1e-8)
+    return wrong and f"KᵀV has changed, {wrong}"
+
+
+def _too_little(other: Tensor, V: Tensor) -> str | None:
+    """The column that has moved by less than 1 (rounding apart), and how far."""
+    moved = (other.double() - V).norm(dim=0)
+    rounding = 1e-5 if other.dtype == torch.float32 else 1e-9
+    if bool((moved >= 1 - rounding).all()):
+        return None
+    column = int(moved.argmin())
+    return f"column {column} has moved by {moved[column].item():.2g}, expected 1 or more"
+
+
+def _other_values(function: Function) -> str | None:
+    for K, V, name in _pasts():
+        wrong = _too_little(_other(function, K, V), V)
+        if wrong:
+            return f"{name}: {wrong}"
     return None
 
 
-def _past_equal_keys(function: Function) -> str | None:
-    K, V = _features(4, 6, seed=20), _draw(4, 2, seed=21)
+def _equal_keys(function: Function) -> str | None:
+    K, V = positive(4, 6, seed=20), normal(4, 2, seed=21)
     K[2] = K[0]
+    name = "4 tokens, 6 features, tokens 0 and 2 with one key"
     other = _other(function, K, V)
-    wrong = differs(K.T @ other, K.T @ V, atol=1e-8)
+    wrong = _state_differs(K, other, V)
     if wrong:
-        return f"4 tokens, 6 features, tokens 0 and 2 with one key: KᵀV has changed, {wrong}"
-    if bool(((other - V).norm(dim=0) < 1 - 1e-9).any()):
+        return f"{name}: {wrong}"
+    if _too_little(other, V):
         return (
-            "4 tokens, 6 features, tokens 0 and 2 with one key: their values can be exchanged, so "
-            "there is another past. It is the rank of K that counts, not C"
+            f"{name}: their values can be exchanged, so there is another past. It is the rank of "
+            "K that counts, not C"
         )
     return None
 
 
-def _past_none(function: Function) -> str | None:
-    for T, C in ((4, 6), (5, 5)):
-        K, V = _features(T, C, seed=30 + T), _draw(T, 2, seed=31)
-        wrong = differs(_other(function, K, V), V, atol=1e-6)
-        if wrong:
-            return f"{T} independent keys of {C} features leave no other past, so return V: {wrong}"
-    return None
-
-
-EXERCISES = (
-    Exercise(
-        "step",
-        (
-            ("first token", _step_first),
-            ("state", _step_state),
-            ("nine tokens", _step_sequence),
+ANOTHER_PAST = Exercise(
+    "another_past",
+    {
+        "same state": _same_state,
+        "other values": _other_values,
+        "equal keys": _equal_keys,
+        "no other past": agrees(
+            lambda K, V: V,
+            *(
+                case(
+                    positive(T, C, seed=30 + T),
+                    normal(T, 2, seed=31),
+                    name=f"{T} independent keys of {C} features",
+                )
+                for T, C in ((4, 6), (5, 5))
+            ),
+            atol=1e-6,
+            rule="there is no other past, so return V",
         ),
-    ),
-    Exercise(
-        "chunk_form",
-        (
-            ("one chunk", _chunk_one),
-            ("whole chunks", _chunk_even),
-            ("a short last chunk", _chunk_ragged),
-            ("no token", _chunk_none),
-            ("no table", _chunk_memory),
-        ),
-    ),
-    Exercise(
-        "another_past",
-        (
-            ("same state", _past_state),
-            ("other values", _past_other),
-            ("equal keys", _past_equal_keys),
-            ("no other past", _past_none),
-        ),
-    ),
+    },
 )
+
+EXERCISES = (STEP, CHUNK_FORM, ANOTHER_PAST)

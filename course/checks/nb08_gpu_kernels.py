@@ -4,164 +4,216 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from course.checks import Exercise, Wrong, call, differs
-
-Function = Callable[..., Any]
-
-
-def _tensor(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
+from course.checks import Exercise
+from course.checks.answers import Function, Wrong, call, differs, is_stub, stops_with
+from course.checks.properties import Case, agrees, all_of, case, counts, normal, shaped
 
 # largest_tile(D, Dv, itemsize, stages, shared) → rows: 128, 64, 32, 16, or 0
 
-
-def _held(n: int, D: int, Dv: int, itemsize: int, stages: int) -> int:
-    """Bytes: one tile of queries, and ``stages`` tiles of keys and of values."""
-    queries = n * D * itemsize
-    return queries + stages * (n * D * itemsize + n * Dv * itemsize)
+_ROWS = (16, 32, 64, 128)
 
 
-def _expect_tile(function: Function, *case: int, what: str) -> str | None:
-    D, Dv, itemsize, stages, shared = case
-    fitting = [n for n in (16, 32, 64, 128) if _held(n, D, Dv, itemsize, stages) <= shared]
-    expected = max(fitting, default=0)
-    got = call(function, *case, shape=()).item()
-    if got == expected:
-        return None
-    said = f"D = {D}, Dv = {Dv}, {itemsize} bytes, {stages} stages, {shared:,} bytes: {what}"
-    if got in (16, 32, 64, 128):
-        needs = f" ({got:g} rows need {_held(int(got), D, Dv, itemsize, stages):,} bytes)"
-    else:
-        needs = ""
-    return f"{said}: expected {expected}, got {got:g}{needs}"
+def _largest(row: int, shared: int) -> int:
+    return max((n for n in _ROWS if n * row <= shared), default=0)
 
 
-def _tile_by_hand(function: Function) -> str | None:
-    # A row of queries, keys and values: 8 + 8 + 8 numbers of one byte.
-    return _expect_tile(function, 8, 8, 1, 1, 24 * 32 + 5, what="32 rows of 3·8 bytes fit")
+def _tile(D: int, Dv: int, itemsize: int, stages: int, shared: int) -> int:
+    """A row of everything: one of queries, and in every stage one of keys and one of values."""
+    return _largest(itemsize * (D + stages * (D + Dv)), shared)
 
 
-def _tile_exact(function: Function) -> str | None:
-    exact = 24 * 64
-    return _expect_tile(
-        function, 8, 8, 1, 1, exact, what="64 rows need exactly that much, and fit"
-    ) or _expect_tile(function, 8, 8, 1, 1, exact - 1, what="one byte too few for 64 rows")
+def _halved(D: int, Dv: int, itemsize: int, stages: int, shared: int, *, most: int = 128) -> int:
+    row, n = itemsize * (D + stages * (D + Dv)), most
+    while n * row > shared and n > 1:
+        n //= 2
+    return n
 
 
-def _tile_power(function: Function) -> str | None:
-    return _expect_tile(
-        function, 8, 8, 1, 1, 24 * 127, what="127 rows would fit, the next power of two below is 64"
-    )
+_CHIPS = tuple(
+    case(D, D, 2, 2, kib * 1024, name=f"D = Dv = {D}, 2 bytes, 2 stages, {kib} KiB")
+    for kib in (64, 99, 163, 227)
+    for D in (64, 128, 256)
+)
 
 
-def _tile_widths(function: Function) -> str | None:
-    return _expect_tile(
-        function, 8, 24, 2, 1, 2 * (8 + 8 + 24) * 32, what="values have a width of their own"
-    ) or _expect_tile(
-        function, 24, 8, 2, 1, 2 * (24 + 24 + 8) * 64, what="queries are as wide as keys"
-    )
+def _row(D: int, Dv: int, itemsize: int, stages: int, shared: int, *, what: str) -> Case:
+    name = f"D = {D}, Dv = {Dv}, {itemsize} bytes, {stages} stages, {shared:,} bytes"
+    return case(D, Dv, itemsize, stages, shared, name=f"{name}: {what}")
 
 
-def _tile_stages(function: Function) -> str | None:
-    return _expect_tile(
-        function,
-        *(16, 16, 2, 3, 2 * (16 + 3 * 32) * 32),
-        what="every stage holds a tile of keys and one of values; the queries are there once",
-    )
+_EXACT = _row(8, 8, 1, 1, 24 * 64, what="64 rows need exactly that much, and fit")
+_NONE = _row(256, 256, 4, 4, 2**14, what="not even 16 rows fit, and no product has fewer")
+_POWER = _row(8, 8, 1, 1, 24 * 127, what="127 rows would fit, the next power of two below is 64")
+_WIDE = _row(8, 24, 2, 1, 2 * (8 + 8 + 24) * 32, what="values have a width of their own")
+_STAGES = _row(
+    *(16, 16, 2, 3, 2 * (16 + 3 * 32) * 32),
+    what="every stage holds a tile of keys and one of values; the queries are there once",
+)
+_LARGE = _row(64, 64, 2, 1, 2**20, what="never more than 128 rows")
 
+_tiles = partial(
+    counts,
+    _tile,
+    probes=[_EXACT, _NONE, _POWER, _WIDE, _STAGES, _LARGE, *_CHIPS],
+    mistakes={
+        "What fills the memory exactly still fits": (
+            lambda D, Dv, b, stages, shared: _tile(D, Dv, b, stages, shared - 1)
+        ),
+        "The tile of queries is missing": (
+            lambda D, Dv, b, stages, shared: _largest(b * stages * (D + Dv), shared)
+        ),
+        "The tiles of values are missing": (
+            lambda D, Dv, b, stages, shared: _tile(D, 0, b, stages, shared)
+        ),
+        "The tiles of keys are missing": (
+            lambda D, Dv, b, stages, shared: _largest(b * (D + stages * Dv), shared)
+        ),
+        "Values have the width Dv": lambda D, Dv, *a: _tile(D, D, *a),
+        "Keys and queries have the width D": lambda D, Dv, *a: _tile(Dv, Dv, *a),
+        "Every stage holds a tile of keys and one of values": (
+            lambda D, Dv, b, stages, shared: _tile(D, Dv, b, 1, shared)
+        ),
+        "The queries are there once, not in every stage": (
+            lambda D, Dv, b, stages, shared: _largest(b * stages * (2 * D + Dv), shared)
+        ),
+        "A number has itemsize bytes": (
+            lambda D, Dv, b, stages, shared: _tile(D, Dv, 1, stages, shared)
+        ),
+        "A tile has 128 rows at most": partial(_halved, most=2**20),
+        "A tile has 16 rows at least; if they do not fit, the answer is 0": _halved,
+    },
+)
 
-def _tile_limits(function: Function) -> str | None:
-    return _expect_tile(
-        function, 64, 64, 2, 1, 2**20, what="never more than 128 rows"
-    ) or _expect_tile(
-        function, 256, 256, 4, 4, 2**14, what="not even 16 rows fit, and no product has fewer"
-    )
-
-
-def _tile_chips(function: Function) -> str | None:
-    for shared in (64 * 1024, 99 * 1024, 163 * 1024, 227 * 1024):
-        for D in (64, 128, 256):
-            wrong = _expect_tile(function, D, D, 2, 2, shared, what="a real chip")
-            if wrong:
-                return wrong
-    return None
-
+LARGEST_TILE = Exercise(
+    "largest_tile",
+    {
+        "by hand": _tiles(_row(8, 8, 1, 1, 24 * 32 + 5, what="32 rows of 3·8 bytes fit")),
+        "exact fit": _tiles(
+            _EXACT, _row(8, 8, 1, 1, 24 * 64 - 1, what="one byte too few for 64 rows")
+        ),
+        "power of two": _tiles(_POWER),
+        "widths": _tiles(
+            _WIDE, _row(24, 8, 2, 1, 2 * (24 + 24 + 8) * 64, what="queries are as wide as keys")
+        ),
+        "stages": _tiles(_STAGES),
+        "limits": _tiles(_LARGE, _NONE),
+        "real chips": _tiles(*_CHIPS),
+    },
+)
 
 # three_products(a, b, to_tf32) → a b, from products of rounded matrices
 
+_Rounding = Callable[[Tensor], Tensor]
 
-def _coarse(bits: int) -> Callable[[Tensor], Tensor]:
+
+def _coarse(bits: int) -> _Rounding:
     """Rounding to ``bits`` bits after the leading one: with few of them every slip shows."""
 
     def rounded(x: Tensor) -> Tensor:
+        x = torch.as_tensor(x)
         fraction, exponent = torch.frexp(x)
         return torch.ldexp(torch.round(fraction * 2.0 ** (bits + 1)) / 2.0 ** (bits + 1), exponent)
 
     return rounded
 
 
-def _split(a: Tensor, b: Tensor, r: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """The four products of the large and the small parts."""
-    A, B = r(a), r(b)
-    c, d = r(a - A), r(b - B)
-    return {"large·large": A @ B, "large·small": A @ d, "small·large": c @ B, "small·small": c @ d}
+def _split(a: Tensor, r: _Rounding) -> tuple[Tensor, Tensor]:
+    """The large part and the rounded rest."""
+    return r(a), r(a - r(a))
 
 
-def _three_shape(function: Function) -> str | None:
-    a, b = _tensor(3, 5, seed=1), _tensor(5, 4, seed=2)
-    call(function, a, b, _coarse(10), shape=(3, 4))
+def _three(
+    a: Tensor,
+    b: Tensor,
+    r: _Rounding,
+    large: int = 1,
+    right: int = 1,
+    left: int = 1,
+    small: int = 0,
+) -> Tensor:
+    """large·large, and large·rest, rest·large, rest·rest so many times."""
+    (A, c), (B, d) = _split(a, r), _split(b, r)
+    return A @ B + right * A @ d + left * c @ B + small * c @ d
+
+
+_products = partial(
+    agrees,
+    _three,
+    atol=1e-12,
+    probes=[case(normal(6, 7, seed=3), normal(7, 5, seed=13), _coarse(3))],
+    mistakes={
+        "This is a @ b itself: the tensor core never sees the full numbers": lambda a, b, r: a @ b,
+        "This is one product of rounded numbers; the rests are missing": (
+            partial(_three, right=0, left=0)
+        ),
+        "The rest of a is missing": partial(_three, left=0),
+        "The rest of b is missing": partial(_three, right=0),
+        "The product of the two rests is one too many: it costs a third more and adds nothing": (
+            partial(_three, small=1)
+        ),
+        "The rests must be rounded, too, before they are multiplied": (
+            lambda a, b, r: r(a) @ r(b) + r(a) @ (b - r(b)) + (a - r(a)) @ r(b)
+        ),
+        "A rest is multiplied with the full matrix; round that as well": (
+            lambda a, b, r: r(a) @ r(b) + a @ r(b - r(b)) + r(a - r(a)) @ b
+        ),
+        "The product of the rests takes the place of the two mixed ones": (
+            partial(_three, right=0, left=0, small=1)
+        ),
+        "The rests are subtracted: small = a − to_tf32(a), and it is added": (
+            partial(_three, right=-1, left=-1)
+        ),
+        "The sum is rounded at the end; only the factors are": lambda a, b, r: r(_three(a, b, r)),
+    },
+)
+
+
+class _Factors(TorchDispatchMode):
+    """Notes whether a product has a factor that is not rounded."""
+
+    PRODUCTS = ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "mul")
+
+    def __init__(self, rounded: _Rounding) -> None:
+        super().__init__()
+        self.rounded = rounded
+        self.full = False
+        self.watching = True
+
+    def unwatched(self, x: Tensor) -> Tensor:
+        """The rounding itself, which multiplies too."""
+        self.watching = False
+        try:
+            return self.rounded(x)
+        finally:
+            self.watching = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.watching and func.overloadpacket.__name__ in self.PRODUCTS:
+            factors = [x for x in args[-2:] if isinstance(x, Tensor) and x.is_floating_point()]
+            if len(factors) == 2:
+                self.full |= any(not torch.equal(self.rounded(x), x) for x in factors)
+        return func(*args, **(kwargs or {}))
+
+
+def _rounded_factors(function: Function) -> str | None:
+    """``(A + c) @ B`` is A B + c B in value, with a factor that no tensor core takes."""
+    factors = _Factors(_coarse(3))
+    with factors:
+        call(function, normal(6, 7, seed=3), normal(7, 5, seed=13), factors.unwatched)
+    if factors.full:
+        return "a product has a factor that is not rounded: the sum of two rounded ones, perhaps"
     return None
-
-
-def _three_values(function: Function) -> str | None:
-    for seed, bits in ((3, 3), (4, 10)):
-        a, b, r = _tensor(6, 7, seed=seed), _tensor(7, 5, seed=seed + 10), _coarse(bits)
-        parts = _split(a, b, r)
-        got = call(function, a, b, r, shape=(6, 5))
-        expected = parts["large·large"] + parts["large·small"] + parts["small·large"]
-        wrong = differs(got, expected, atol=1e-12)
-        if wrong:
-            return f"numbers rounded to {bits} bits: {wrong}{_slip(got, a, b, r)}"
-    return None
-
-
-def _slip(got: Tensor, a: Tensor, b: Tensor, r: Callable[[Tensor], Tensor]) -> str:
-    """Which known mistake gives exactly this answer."""
-    parts = _split(a, b, r)
-    one, right, left, last = parts.values()
-    rest_a, rest_b = a - r(a), b - r(b)
-    known = {
-        "this is a @ b itself: the tensor core never sees the full numbers": a @ b,
-        "this is one product of rounded numbers; the rests are missing": one,
-        "the rest of a is missing": one + right,
-        "the rest of b is missing": one + left,
-        "the product of the two rests is one too many: it costs a third more and adds nothing": (
-            one + right + left + last
-        ),
-        "the rests must be rounded, too, before they are multiplied": (
-            one + r(a) @ rest_b + rest_a @ r(b)
-        ),
-        "a rest is multiplied with the full matrix; round that as well": (
-            one + a @ r(rest_b) + r(rest_a) @ b
-        ),
-        "the product of the rests takes the place of the two mixed ones": one + last,
-        "the rests are subtracted: small = a − to_tf32(a), and it is added": one - right - left,
-    }
-    for sentence, value in known.items():
-        if differs(got, value, atol=1e-12) is None:
-            return f". {sentence[0].upper()}{sentence[1:]}"
-    return ""
 
 
 def _three_better(function: Function) -> str | None:
-    a, b, r = _tensor(8, 64, seed=5), _tensor(64, 8, seed=6), _coarse(10)
+    a, b, r = normal(8, 64, seed=5), normal(64, 8, seed=6), _coarse(10)
     exact = a @ b
     one = (r(a) @ r(b) - exact).abs().max().item()
     three = (call(function, a, b, r, shape=(8, 8)) - exact).abs().max().item()
@@ -172,6 +224,27 @@ def _three_better(function: Function) -> str | None:
         )
     return None
 
+
+THREE_PRODUCTS = Exercise(
+    "three_products",
+    {
+        "shape": shaped(_three, case(normal(3, 5, seed=1), normal(5, 4, seed=2), _coarse(10))),
+        "three products": all_of(
+            _products(
+                *(
+                    case(
+                        *(normal(6, 7, seed=seed), normal(7, 5, seed=seed + 10)),
+                        _coarse(bits),
+                        name=f"numbers rounded to {bits} bits",
+                    )
+                    for seed, bits in ((3, 3), (4, 10))
+                )
+            ),
+            _rounded_factors,
+        ),
+        "precision": _three_better,
+    },
+)
 
 # sum_features(K, z, T, D, stride_t, stride_d): a Triton kernel, one program for 16 columns
 
@@ -218,9 +291,16 @@ def _run_kernel(function: Function, grid: tuple[int, ...], *arguments: Any) -> N
     kernel: Any = function if hasattr(function, "fn") else triton.jit(function)
     try:
         kernel[grid](*arguments)
+    except AssertionError as error:
+        if "triton.language" not in str(error):
+            raise
+        function(*arguments)  # a stub says that it is one
+        raise Wrong("begin the cell with import triton.language as tl") from None
     except triton.runtime.errors.InterpreterError as error:
-        # The interpreter wraps what the kernel's code raised; the student needs that.
-        raise (error.__cause__ or error) from None
+        cause = error.__cause__ or error  # the interpreter wraps what the kernel's code raised
+        if is_stub(cause):
+            raise cause from None
+        raise Wrong(stops_with(cause, getattr(kernel, "fn", function), {})) from None
 
 
 def _expect_sum(function: Function, k: Tensor, *, relative: float = 1e-5) -> str | None:
@@ -272,37 +352,13 @@ def _why(z: Tensor, k: Tensor, gap: Tensor) -> str:
     return ""
 
 
-def _sum_one_tile(function: Function) -> str | None:
-    return _expect_sum(function, _tensor(16, 16, seed=1, dtype=torch.float32))
-
-
-def _sum_loop(function: Function) -> str | None:
-    return _expect_sum(function, _tensor(48, 16, seed=2, dtype=torch.float32))
-
-
-def _sum_programs(function: Function) -> str | None:
-    return _expect_sum(function, _tensor(32, 48, seed=3, dtype=torch.float32))
-
-
-def _sum_tail(function: Function) -> str | None:
-    for T in (37, 5):
-        wrong = _expect_sum(function, _tensor(T, 16, seed=4, dtype=torch.float32))
-        if wrong:
-            return wrong
-    return None
-
-
-def _sum_columns(function: Function) -> str | None:
-    for D in (11, 21):
-        wrong = _expect_sum(function, _tensor(32, D, seed=5, dtype=torch.float32))
-        if wrong:
-            return wrong
-    return None
+def _sums(T: int, D: int, seed: int) -> Function:
+    """The kernel's sums over keys ``[T, D]`` in float32."""
+    return lambda function: _expect_sum(function, normal(T, D, seed=seed).float())
 
 
 def _sum_strides(function: Function) -> str | None:
-    k = _tensor(21, 37, seed=6, dtype=torch.float32).T
-    wrong = _expect_sum(function, k)
+    wrong = _expect_sum(function, normal(21, 37, seed=6).float().T)
     return wrong and f"the keys lie transposed in memory, {wrong}. Use both strides"
 
 
@@ -312,38 +368,18 @@ def _sum_half(function: Function) -> str | None:
     return wrong and f"float16 keys, {wrong}. Add in float32: in float16 long sums stop"
 
 
-EXERCISES = (
-    Exercise(
-        "largest_tile",
-        (
-            ("by hand", _tile_by_hand),
-            ("exact fit", _tile_exact),
-            ("power of two", _tile_power),
-            ("widths", _tile_widths),
-            ("stages", _tile_stages),
-            ("limits", _tile_limits),
-            ("real chips", _tile_chips),
-        ),
-    ),
-    Exercise(
-        "three_products",
-        (
-            ("shape", _three_shape),
-            ("three products", _three_values),
-            ("precision", _three_better),
-        ),
-    ),
-    Exercise(
-        "sum_features",
-        (
-            ("one tile", _sum_one_tile),
-            ("all tokens", _sum_loop),
-            ("all columns", _sum_programs),
-            ("ragged length", _sum_tail),
-            ("ragged width", _sum_columns),
-            ("strides", _sum_strides),
-            ("precision", _sum_half),
-        ),
-        seconds=30.0,
-    ),
+SUM_FEATURES = Exercise(
+    "sum_features",
+    {
+        "one tile": _sums(16, 16, seed=1),
+        "all tokens": _sums(48, 16, seed=2),
+        "all columns": _sums(32, 48, seed=3),
+        "ragged length": all_of(_sums(37, 16, seed=4), _sums(5, 16, seed=4)),
+        "ragged width": all_of(_sums(32, 11, seed=5), _sums(32, 21, seed=5)),
+        "strides": _sum_strides,
+        "precision": _sum_half,
+    },
+    seconds=30.0,
 )
+
+EXERCISES = (LARGEST_TILE, THREE_PRODUCTS, SUM_FEATURES)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from course.attention import attention_weights
 from course.experiments.runner import Config, Progress
+from course.mixers import SoftmaxMixer
 from course.tasks.text import Corpus, load_shakespeare
 from course.training import (
     DamagedCheckpoint,
@@ -20,7 +21,7 @@ from course.training import (
     perplexity,
     train,
 )
-from course.transformer import SoftmaxMixer, Transformer, TransformerConfig
+from course.transformer import Transformer, TransformerConfig
 
 #: Steps whose loss is stored one by one; what ``--check`` repeats.
 FIRST_STEPS = 50

@@ -341,7 +341,13 @@ def _run_dask(
             )
             client = stack.enter_context(Client(cluster))
         else:
-            client = stack.enter_context(Client(scheduler))
+            try:
+                client = stack.enter_context(Client(scheduler, timeout=10))
+            except (ValueError, OSError) as refused:
+                raise RuntimeError(
+                    "scheduler: expected the address of a running Dask scheduler, as "
+                    f"tcp://HOST:8786, got {scheduler!r}: {refused}"
+                ) from None
         futures = {
             # pure=False: a run lost with its worker is computed again, never looked up.
             client.submit(_attempt, config, folder, 1, pure=False): config

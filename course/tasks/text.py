@@ -6,7 +6,6 @@ the cache folder, and only then fetched; whatever is found must have the pinned 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -241,26 +240,3 @@ def bigram_perplexity(corpus: Corpus, *, strength: float = 20.0) -> float:
 def _frequencies(corpus: Corpus) -> Tensor:
     counts = torch.bincount(corpus.train, minlength=corpus.vocab_size).double() + 1
     return counts / counts.sum()
-
-
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``course data fetch``."""
-    parser = subparsers.add_parser("data", help="get the text that the recorded experiments use")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{fetch}")
-    fetch = actions.add_parser(
-        "fetch",
-        help="download Tiny Shakespeare (1.1 MB) to the cache, once",
-        description="Find Tiny Shakespeare in COURSE_DATA or in the cache folder, or download it "
-        "to the cache (1.1 MB, public domain), and check its SHA-256.",
-    )
-    fetch.set_defaults(run=_fetch_command)
-
-
-def _fetch_command(arguments: argparse.Namespace) -> int:
-    try:
-        path = fetch_text()
-    except (TextUnavailable, WrongText) as error:
-        print(error)
-        return 1
-    print(f"Tiny Shakespeare is in {path}")
-    return 0

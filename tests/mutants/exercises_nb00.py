@@ -42,6 +42,7 @@ MUTANTS = {
         "None as text": _even_for_true,
         "the error itself": _caught,
         "does not catch": verify,
+        "got and expected exchanged": lambda *a: str(_caught(a[0], a[2], a[1]) or ""),
     },
     "half for the cat": {
         "nothing added": lambda: 0.0,

@@ -7,6 +7,10 @@ def _mean_uncounted(x):
     return x.cumsum(0)
 
 
+def _mean(x):
+    return x.cumsum(0) / torch.arange(1, len(x) + 1)[:, None]
+
+
 def _mean_by_length(x):
     return x.cumsum(0) / len(x)
 
@@ -38,6 +42,10 @@ def _finite_constant(scores, mask):
     return scores.masked_fill(~mask, -1e5).softmax(-1)
 
 
+def _finite_then_masked(scores, mask, hidden=-1e5):
+    return scores.masked_fill(~mask, hidden).softmax(-1) * mask
+
+
 def _minus_infinity_only(scores, mask):
     return scores.masked_fill(~mask, -torch.inf).softmax(-1)
 
@@ -65,6 +73,11 @@ def _inverted(scores, mask):
 
 def _uniform_rows(scores, mask):
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _from_probabilities(logits, targets, change=lambda p: p):
+    p = logits.softmax(-1)[torch.arange(len(targets)), targets]
+    return (-change(p).log().mean()).exp()
 
 
 def _mean_of_exponentials(logits, targets):
@@ -106,6 +119,9 @@ MUTANTS = {
         "mean of the rest": _mean_of_the_rest,
         "mean of all": lambda x: x.mean(0).expand_as(x),
         "mean of two": _mean_of_two,
+        "float32": lambda x: _mean(x.float()),
+        "summed in float32": lambda x: _mean(x.float()).double(),
+        "rounded": lambda x: (_mean(x) * 1e6).round() / 1e6,
     },
     "masked_softmax": {
         "constant": lambda scores, mask: torch.full(scores.shape, 1 / scores.shape[-1]),
@@ -118,6 +134,9 @@ MUTANTS = {
         "wrong axis": _wrong_axis,
         "maximum not taken off": _no_maximum,
         "mask inverted": _inverted,
+        "finite constant, masked again": _finite_then_masked,
+        "−1e9, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e9),
+        "−1e30, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e30),
     },
     "perplexity": {
         "constant": lambda logits, targets: torch.tensor(float(logits.shape[-1])),
@@ -128,5 +147,8 @@ MUTANTS = {
         "no log-softmax": _no_softmax,
         "no exp": _no_exponential,
         "targets ignored": _entropy_of_the_model,
+        "log of softmax": _from_probabilities,
+        "log of softmax + 1e-9": lambda *a: _from_probabilities(*a, lambda p: p + 1e-9),
+        "log of softmax, clamped": lambda *a: _from_probabilities(*a, lambda p: p.clamp(1e-300)),
     },
 }

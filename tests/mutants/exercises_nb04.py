@@ -88,6 +88,10 @@ def _no_second_part(x, attend, think, norm_1, norm_2):
     return x + attend(norm_1(x))
 
 
+def _threshold(x, names, facts, at):
+    return torch.relu((x @ names.T - at) / (1 - at)) @ facts
+
+
 def _no_threshold(x, names, facts):
     return torch.relu(x @ names.T) @ facts
 
@@ -168,5 +172,7 @@ MUTANTS = {
         "no relu": _no_relu,
         "rows share a match": _shared_maximum,
         "least squares": _least_squares,
+        "threshold at 0.45": lambda *a: _threshold(*a, 0.45),
+        "threshold at 0.49": lambda *a: _threshold(*a, 0.49),
     },
 }

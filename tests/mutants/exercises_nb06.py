@@ -1,5 +1,6 @@
 """Wrong answers to the exercises of notebook 06. Every one must fail its check."""
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -79,6 +80,23 @@ def _table_by_broadcasting(q, k, v, real):
     return table @ v[real] / table.sum(1, keepdim=True)
 
 
+def _table_in_numpy(q, k, v, real, dtype=np.float64):
+    if not real.any():
+        return q.new_zeros(len(q), v.shape[1])
+    q, k, v = (x.numpy().astype(dtype) for x in (_stable(q), _stable(k[real]), v[real]))
+    table = q @ k.T
+    return torch.from_numpy(table @ v / table.sum(1, keepdims=True))
+
+
+def _table_in_lists(q, k, v, real):
+    if not real.any():
+        return q.new_zeros(len(q), v.shape[1])
+    q, k, v = _stable(q).tolist(), _stable(k[real]).tolist(), v[real]
+    table = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in k] for x in q]
+    out = [sum(w * x for w, x in zip(row, v, strict=True)) / sum(row) for row in table]
+    return torch.stack(out)
+
+
 def _softmax(q, k, v, real):
     if not real.any():
         return q.new_zeros(len(q), v.shape[1])
@@ -114,6 +132,8 @@ MUTANTS = {
         "detached": lambda x: _log(x.detach()),
         "log of softplus": lambda x: F.softplus(x).log(),
         "in place": _in_place,
+        "gradient 2 at 0": lambda x: x.clamp(max=0) + torch.log1p(x.clamp(min=0)),
+        "gradient 0 at 0": lambda x: torch.log1p(torch.relu(x)) - torch.relu(-x),
     },
     "square_features": {
         "constant": lambda x: torch.ones(*x.shape[:-1], 3, dtype=x.dtype),
@@ -154,6 +174,9 @@ MUTANTS = {
         "0/0 where nothing is real": lambda *a: _read(*a, zeros=False),
         "table": _with_table,
         "table by broadcasting": _table_by_broadcasting,
+        "table in NumPy": _table_in_numpy,
+        "table in float32 and NumPy": lambda *a: _table_in_numpy(*a, dtype=np.float32),
+        "table in lists": _table_in_lists,
         "softmax": _softmax,
         "one answer for all queries": _summed_over_queries,
     },

@@ -1,5 +1,6 @@
 """Wrong answers to the exercises of notebook 07. Every one must fail its check."""
 
+import numpy as np
 import torch
 
 
@@ -57,6 +58,11 @@ def _chunk_bare(Q, K, V, size):
 def _chunk_table(Q, K, V, size):
     weights = (Q @ K.T).tril()
     return weights @ V / weights.sum(1, keepdim=True)
+
+
+def _chunk_table_in_numpy(Q, K, V, size):
+    weights = np.tril(Q.numpy() @ K.numpy().T)
+    return weights @ V.numpy() / weights.sum(1, keepdims=True)
 
 
 def _chunk_no_empty(Q, K, V, size):
@@ -119,6 +125,10 @@ MUTANTS = {
         "only the last chunk carried": lambda *a: _chunk(*a, replace=True),
         "itself hidden": lambda *a: _chunk(*a, skip=1),
         "no token: stops": _chunk_no_empty,
+        "table in NumPy": _chunk_table_in_numpy,
+        "token by token": lambda Q, K, V, size: _chunk(Q, K, V, 1),
+        "always chunks of 8": lambda Q, K, V, size: _chunk(Q, K, V, 8),
+        "in float16": lambda Q, K, V, size: _chunk(Q, K, V, size).half(),
         "off by one": lambda Q, K, V, size: _chunk(Q, K, V, size).roll(1, 0),
     },
     "another_past": {

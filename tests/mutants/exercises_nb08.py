@@ -157,6 +157,7 @@ MUTANTS = {
         "full matrices": lambda a, b, r: _three(a, b, r, full=True),
         "rests subtracted": lambda a, b, r: _three(a, b, r, sign=-1),
         "mixed ones missing": lambda a, b, r: _three(a, b, r, left=False, right=False, both=True),
+        "one factor not rounded": lambda a, b, r: (r(a) + r(a - r(a))) @ r(b) + r(a) @ r(b - r(b)),
         "rounded at the end": lambda a, b, r: r(_three(a, b, r)),
         "one factor rounded": lambda a, b, r: r(a) @ b,
         "transposed": lambda a, b, r: _three(a, b, r).T,

@@ -8,6 +8,8 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from tests.notebooks import gate
+
 KEPT_METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -21,14 +23,15 @@ PNG_COMMENTS = {b"tEXt", b"zTXt", b"iTXt", b"tIME", b"eXIf"}
 def clean(notebook: NotebookNode) -> NotebookNode:
     """Change ``notebook`` to its stored form and return it.
 
-    Kept: sources, outputs, counts, tags, alt texts and sizes of pictures. Dropped: kernel and
-    editor metadata, timings, widget views (their picture and text stay), programs' names and dates
-    inside PNGs.
+    Kept: sources, outputs, counts, tags, folded detours, alt texts and sizes of pictures. Dropped:
+    kernel and editor metadata, timings, widget views (their picture and text stay), programs' names
+    and dates inside PNGs.
     """
     notebook.metadata = NotebookNode(KEPT_METADATA)
     for cell in notebook.cells:
         tags = cell.metadata.get("tags")
-        cell.metadata = NotebookNode({"tags": tags} if tags else {})
+        kept = gate.kept_metadata(cell)
+        cell.metadata = NotebookNode({**kept, "tags": tags} if tags else {})
         cell.pop("attachments", None)
         if cell.cell_type == "code":
             cell.outputs = [_clean_output(output) for output in _merge_streams(cell.outputs)]

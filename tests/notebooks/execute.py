@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from tests.notebooks import gate
+from tests.notebooks import gate, standards
 from tests.notebooks.clean import clean
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
@@ -126,9 +126,12 @@ def refresh(path: Path) -> bool:
         f"{gate.verify_lines(notebook)} verify lines, {total:.0f} s"
         f" (longest: cell {index + 1}, {longest:.1f} s)"
     )
-    wrong = gate.complaints(notebook)
+    reviewed = standards.review(path.stem, notebook)
+    wrong = [*gate.complaints(notebook), *reviewed.complaints]
     for complaint in wrong:
         print(f"{path.name}: {complaint}")
+    for warning in reviewed.warnings:
+        print(f"{path.name}: not yet: {warning}")
     return not wrong
 
 

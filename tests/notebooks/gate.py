@@ -22,7 +22,8 @@ NOTEBOOK_SECONDS = 90.0
 MAX_BYTES = 5_000_000
 
 PICTURES = ("image/png", "image/jpeg", "image/svg+xml")
-SPEAKING = {"print", "verify", "show", "check", "display"}
+FOLDED = "jp-MarkdownHeadingCollapsed"  # JupyterLab's key for a heading whose cells are hidden
+SPEAKING = {"print", "verify", "show", "show_source", "check", "display"}
 FETCHING = re.compile(
     r"\b(urlopen|urlretrieve|from_pretrained|hf_hub_download|snapshot_download|load_dataset"
     r"|load_state_dict_from_url|download_url_to_file"
@@ -65,6 +66,12 @@ def seconds_allowed(cell: Cell) -> float:
     return TRAINING_SECONDS if training else CELL_SECONDS
 
 
+def kept_metadata(cell: Cell) -> dict[str, Any]:
+    """Metadata of a cell that are stored beside its tags: a detour is folded, in JupyterLab."""
+    detour = "detour" in cell.get("metadata", {}).get("tags", [])
+    return {FOLDED: True} if detour and cell["cell_type"] == "markdown" else {}
+
+
 def output_text(output: Output) -> str:
     """The text of one output that a rerun is compared with; empty if there is none."""
     if output["output_type"] == "stream":
@@ -96,10 +103,15 @@ def coverage(notebook: Notebook) -> tuple[int, int]:
     return sum(map(is_compared, showing)), len(showing)
 
 
+def printed_lines(notebook: Notebook) -> list[str]:
+    """Every line of text that the code cells print."""
+    texts = (output_text(o) for cell in code_cells(notebook) for o in cell["outputs"])
+    return [line for text in texts for line in text.splitlines()]
+
+
 def verify_lines(notebook: Notebook) -> int:
     """The number of printed verdicts."""
-    texts = (output_text(o) for cell in code_cells(notebook) for o in cell["outputs"])
-    return sum(line.startswith("✓ ") for text in texts for line in text.splitlines())
+    return sum(line.startswith("✓ ") for line in printed_lines(notebook))
 
 
 def complaints(notebook: Notebook) -> list[str]:
@@ -131,7 +143,7 @@ def _about_metadata(notebook: Notebook) -> Iterator[str]:
     if "widgets" in notebook["metadata"]:
         yield "widget state is stored in the notebook"
     for cell in notebook["cells"]:
-        extra = sorted(set(cell.get("metadata", {})) - {"tags"})
+        extra = sorted(set(cell.get("metadata", {})) - {"tags", *kept_metadata(cell)})
         if extra:
             yield f"metadata that changes from run to run: {', '.join(extra)}"
             return

@@ -1,22 +1,27 @@
 """pytest plugin beside nbval: time budgets, pictures, the gate's complaints and a table.
 
-Loaded by ``make test`` with ``-p tests.notebooks.plugin`` for the run over ``notebooks/``.
+Loaded by ``make test`` with ``-p tests.notebooks.plugin`` for the run over ``notebooks/``. With
+several workers (``--dist loadfile``: a notebook stays on one) each kernel gets its share of the
+cores, one thread a core. A budget is wall-clock time all the same: a cell that keeps it on one core
+keeps it on the two that the course asks for.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nbval.plugin import IPyNbCell
 
-from tests.notebooks import gate
+from tests.notebooks import gate, sanitize, standards
 from tests.notebooks.execute import HARD_LIMIT, own_ipython, time_factor
 
 
@@ -28,7 +33,11 @@ class GateItem(pytest.Item):
     """The rules about what is stored, and about the whole notebook's time, checked last."""
 
     def runtest(self) -> None:
-        wrong = gate.complaints(json.loads(self.path.read_text(encoding="utf-8")))
+        notebook = json.loads(self.path.read_text(encoding="utf-8"))
+        wrong = [
+            *gate.complaints(notebook),
+            *standards.review(self.path.stem, notebook).complaints,
+        ]
         if self.path.stat().st_size > gate.MAX_BYTES:
             wrong.append(f"larger than {gate.MAX_BYTES // 1_000_000} MB")
         taken = sum(_seconds(self.config)[self.path])
@@ -57,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SECONDS] = seconds
     stack = ExitStack()
     stack.enter_context(own_ipython())
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     config.add_cleanup(stack.close)
 
 
@@ -64,6 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Add one gate item behind each notebook's cells."""
     last = {item.parent: place for place, item in enumerate(items) if isinstance(item, IPyNbCell)}
     for notebook, place in reversed(last.items()):
+        notebook.sanitize_patterns.update(sanitize.PATTERNS)
         items.insert(place + 1, GateItem.from_parent(notebook, name="gate"))
 
 
@@ -77,6 +91,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
     taken = time.perf_counter() - start
     _seconds(item.config)[item.path].append(taken)
+    item.user_properties.append(("seconds", taken))  # reports go to the process that prints
     if taken > allowed:
         item.raise_cell_error(f"The cell took {taken:.0f} s, allowed are {allowed:.0f} s")
     if _pictures(item.test_outputs) != _pictures(item.cell.outputs):
@@ -86,7 +101,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 def _pictures(outputs: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Kind and alt text of each picture; nbval itself compares neither."""
     return [
-        (kind, output.get("metadata", {}).get(kind, {}).get("alt", ""))
+        (kind, sanitize.sanitized(output.get("metadata", {}).get(kind, {}).get("alt", "")))
         for output in outputs
         for kind in gate.PICTURES
         if kind in output.get("data", {})
@@ -94,9 +109,15 @@ def _pictures(outputs: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    rows = []
-    for path, seconds in sorted(_seconds(config).items()):
+    timed: dict[Path, list[float]] = defaultdict(list)
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if getattr(report, "when", None) == "call":
+            path = config.rootpath / report.nodeid.split("::")[0]
+            timed[path] += [value for name, value in report.user_properties if name == "seconds"]
+    rows, reviews = [], {}
+    for path, seconds in sorted((path, seconds) for path, seconds in timed.items() if seconds):
         notebook = json.loads(path.read_text(encoding="utf-8"))
+        reviews[path.name] = standards.review(path.stem, notebook)
         compared, showing = gate.coverage(notebook)
         share = f"{compared}/{showing} ({100 * compared / max(showing, 1):.0f} %)"
         rows.append((path.name, share, gate.verify_lines(notebook), sum(seconds), max(seconds)))
@@ -109,3 +130,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line("{:34}{:>18}{:>14}{:>9.1f}{:>14.1f}".format(*row))
     total = sum(row[3] for row in rows)
     terminalreporter.line(f"{len(rows)} notebooks, {total:.0f} s in all")
+    for line in standards.table(reviews):
+        terminalreporter.line(line)

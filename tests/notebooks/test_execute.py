@@ -90,6 +90,7 @@ def test_the_gate_and_the_clock_in_the_comparison(tmp_path: Path) -> None:
 def compare(folder: Path, **variables: str) -> str:
     """The output of the comparing run over the notebooks in a folder."""
     options = ["-p", "tests.notebooks.plugin", "--nbval", "--nbval-current-env", "-q", "-rf"]
+    options += ["--numprocesses=2", "--dist=loadfile"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--rootdir", str(folder), str(folder)],
         cwd=ROOT,

@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course.cost import median_seconds, peak_memories
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
+from course.measure import median_seconds, peak_memories
 
 H, D = 4, 64
 _BARE: dict[str, Any] = {"feature_map": "identity", "normalize": False}
@@ -33,7 +35,7 @@ GOALS = {
     "elu_to_bare": ("elu+1 with denominator relative to bare", "≤", 1.35),
     "memory_forward": ("peak memory, T = 65,536, relative to the output", "≤", 3.0),
     "memory_both": ("the same with backward", "≤", 8.0),
-    "naive_to_linear": ("without order, T = 6,000: naive softmax, times slower", "≥", 100.0),
+    "naive_to_linear": ("non-causal, T = 6,000: naive softmax, times slower", "≥", 100.0),
     "late_to_early_step": ("a step at position 65,536 relative to one at 64", "≤", 1.1),
 }
 
@@ -78,55 +80,40 @@ def naive_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     )
 
 
-def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Let PyTorch use ``count`` threads (None: as many as it does), and put that back afterwards.
+
+    Raises ``ValueError`` unless 1 ≤ ``count`` ≤ the machine's cores: with more than the system can
+    give, PyTorch ends the process.
+    """
+    before, cores = torch.get_num_threads(), os.cpu_count() or 1
+    if count is not None:
+        require_positive("threads", count)
+        if count > cores:
+            raise ValueError(f"threads: expected at most {cores}, this machine's, got {count}")
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def bench_linear(*, repeats: int = 15, memory: bool = True, shrink: int = 1) -> dict[str, Any]:
     """All measurements: plain JSON types, times in seconds, one value for each of ``GOALS``.
 
-    ``memory=False`` leaves out peak memory (a child process). Raises ``ValueError`` for
-    ``repeats`` below 1.
+    ``memory=False`` leaves out peak memory (a child process). ``shrink`` divides every length: a
+    quick run, whose values are not those that the goals speak of. Raises ``ValueError`` for
+    ``repeats`` or ``shrink`` below 1.
     """
     require_positive("repeats", repeats)
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    a, b = draw(1024, 1024), draw(1024, 1024)
-    q, k, v, grad = (draw(1, H, 16_384, D) for _ in range(4))
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    long = median_seconds(
-        {
-            "8 products": lambda: [a @ b for _ in range(8)],
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
-            "forward and backward": lambda: _both(leaves, grad),
-            "elu+1 with denominator": lambda: linear_attention(q, k, v),
-            "readable": lambda: readable_chunks(q, k, v),
-        },
-        repeats,
-    )
-    rate = 8 * 2 * 1024**3 / long["8 products"]
-    q, k, v = (x[:, :, :4_096].contiguous() for x in (q, k, v))
-    short = median_seconds(
-        {
-            "forward": lambda: linear_attention(q, k, v, **_BARE),
-            "SDPA": lambda: torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True
-            ),
-        },
-        repeats,
-    )
-    q, k, v = (draw(32, 1, 6_000, D) for _ in range(3))
-    whole = median_seconds(
-        {
-            "linear": lambda: linear_attention(q, k, v, causal=False, **_BARE),
-            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=False),
-            # A few of the 32 sequences: each costs the same.
-            "naive softmax, 4 sequences": lambda: naive_softmax(q[:4], k[:4], v[:4]),
-        },
-        max(3, repeats // 3),
-    )
-    early, late = _steps(repeats)
+    require_positive("shrink", shrink)
+    long, rate = _long(repeats, 16_384 // shrink)
+    short = _against_sdpa(repeats, 4_096 // shrink)
+    whole = _non_causal(max(3, repeats // 3), 6_000 // shrink)
+    early, late = _steps(repeats, 64, 65_536 // shrink)
     values = {
-        "forward_to_limit": long["forward"] * rate / limit_operations(16_384),
+        "forward_to_limit": long["forward"] * rate / limit_operations(16_384 // shrink),
         "readable_to_forward": long["readable"] / long["forward"],
         "sdpa_to_forward": short["SDPA"] / short["forward"],
         "both_to_forward": long["forward and backward"] / long["forward"],
@@ -135,17 +122,16 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
         "late_to_early_step": late / early,
     }
     if memory:
-        forward, both = _peaks()
-        values["memory_forward"], values["memory_both"] = forward, both
+        values["memory_forward"], values["memory_both"] = peaks(65_536 // shrink)
     return {
         "threads": torch.get_num_threads(),
         "matmul_gflops": rate / 1e9,
         "repeats": repeats,
         "seconds": {
-            "T = 16,384": long,
-            "T = 4,096": short,
-            "T = 6,000, batch 32, no order": whole,
-            "one step": {"at 64": early, "at 65,536": late},
+            f"T = {16_384 // shrink:,}": long,
+            f"T = {4_096 // shrink:,}": short,
+            f"T = {6_000 // shrink:,}, batch 32, non-causal": whole,
+            "one step": {"at 64": early, f"at {65_536 // shrink:,}": late},
         },
         "goals": {
             name: {
@@ -159,16 +145,63 @@ def bench_linear(*, repeats: int = 15, memory: bool = True) -> dict[str, Any]:
     }
 
 
+def _draw(count: int, *shape: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=generator) for _ in range(count)]
+
+
+def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
+    """Seconds of the causal forms, and the operations a second of a matrix product."""
+    a, b = _draw(2, 1024, 1024)
+    q, k, v, grad = _draw(4, 1, H, T, D)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    seconds = median_seconds(
+        {
+            "8 products": lambda: [a @ b for _ in range(8)],
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "forward and backward": lambda: _both(leaves, grad),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v),
+            "readable": lambda: readable_chunks(q, k, v),
+        },
+        repeats,
+    )
+    return seconds, 8 * 2 * 1024**3 / seconds["8 products"]
+
+
+def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
+    q, k, v = _draw(3, 1, H, T, D)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    return median_seconds(
+        {
+            "forward": lambda: linear_attention(q, k, v, **_BARE),
+            "SDPA": lambda: sdpa(q, k, v, is_causal=True),
+        },
+        repeats,
+    )
+
+
+def _non_causal(repeats: int, T: int) -> dict[str, float]:
+    q, k, v = _draw(3, 32, 1, T, D)
+    return median_seconds(
+        {
+            "linear": lambda: linear_attention(q, k, v, causal=False, **_BARE),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=False),
+            # A few of the 32 sequences: each costs the same.
+            "naive softmax, 4 sequences": lambda: naive_softmax(q[:4], k[:4], v[:4]),
+        },
+        repeats,
+    )
+
+
 def _both(leaves: list[Tensor], grad: Tensor) -> None:
     for x in leaves:
         x.grad = None
     linear_attention(*leaves, **_BARE).backward(grad)
 
 
-def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
-    """Seconds of one step that follows 64 tokens, and of one that follows 65,536."""
-    generator = torch.Generator().manual_seed(1)
-    q, k, v = (torch.randn(1, H, 65_536, D, generator=generator) for _ in range(3))
+def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float, float]:
+    """Seconds of one step that follows ``early`` tokens, and of one that follows ``late``."""
+    q, k, v = _draw(3, 1, H, late, D)
     fm = get_feature_map("elu")
 
     def goes_on(T: int) -> Callable[[], None]:
@@ -185,11 +218,11 @@ def _steps(repeats: int, steps: int = 64) -> tuple[float, float]:
 
         return run
 
-    seconds = median_seconds({"early": goes_on(64), "late": goes_on(65_536)}, 4 * repeats)
+    seconds = median_seconds({"early": goes_on(early), "late": goes_on(late)}, 4 * repeats)
     return seconds["early"] / steps, seconds["late"] / steps
 
 
-def _peaks(T: int = 65_536) -> tuple[float, float]:
+def peaks(T: int) -> tuple[float, float]:
     """Peak memory above the inputs relative to the output: forward, and forward + backward.
 
     The gradients of q, k, v and that of the output, which belongs to the caller, count as well.
@@ -212,36 +245,41 @@ def _peaks(T: int = 65_536) -> tuple[float, float]:
     return forward / size, both / size
 
 
+def report(found: dict[str, Any]) -> str:
+    """What :func:`bench_linear` found, as a table."""
+    lines = [
+        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
+        f"1,024 × 1,024 matrices, {found['threads']} thread(s); medians of {found['repeats']}",
+        f"B, H, D = 1, {H}, {D}; the limit at T = 16,384: "
+        f"{limit_operations(16_384) / found['matmul_gflops'] / 1e6:.1f} ms",
+        "",
+    ]
+    for group, rows in found["seconds"].items():
+        lines.append(group)
+        lines += [f"  {name:32}{1e3 * value:>12,.3f} ms" for name, value in rows.items()]
+    lines.append("")
+    for name, goal in found["goals"].items():
+        mark = "reached" if goal["reached"] else "missed"
+        lines.append(f"{GOALS[name][0]:56}{goal['value']:>9.2f}   {goal['bound']:>6}   {mark}")
+    if not all(goal["reached"] for goal in found["goals"].values()):
+        lines += [
+            "",
+            "A missed goal may only mean that other programs were running: try a quiet machine, "
+            f"--repeats {max(15, found['repeats'])}.",
+        ]
+    return "\n".join(lines)
+
+
 def _command(arguments: argparse.Namespace) -> int:
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
     started = time.perf_counter()
     try:
-        found = bench_linear(repeats=arguments.repeats)
+        with threads(arguments.threads):
+            found = bench_linear(repeats=arguments.repeats)
     except (ValueError, RuntimeError) as error:
         print(error)
         return 2
     if arguments.json:
         print(json.dumps(found))
-        return 0
-    print(
-        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
-        f"1,024 × 1,024 matrices, {found['threads']} thread(s); medians of {found['repeats']}\n"
-        f"B, H, D = 1, {H}, {D}; the limit at T = 16,384: "
-        f"{limit_operations(16_384) / found['matmul_gflops'] / 1e6:.1f} ms\n"
-    )
-    for group, rows in found["seconds"].items():
-        print(group)
-        for name, value in rows.items():
-            print(f"  {name:32}{1e3 * value:>12,.3f} ms")
-    print()
-    for name, goal in found["goals"].items():
-        mark = "reached" if goal["reached"] else "missed"
-        print(f"{GOALS[name][0]:56}{goal['value']:>9.2f}   {goal['bound']:>6}   {mark}")
-    if not all(goal["reached"] for goal in found["goals"].values()):
-        print(
-            "\nA missed goal may only mean that other programs were running: try a quiet machine, "
-            f"--repeats {max(15, found['repeats'])}. The top of course/linear.py says what remains."
-        )
-    print(f"\n{time.perf_counter() - started:.0f} s")
+    else:
+        print(f"{report(found)}\n\n{time.perf_counter() - started:.0f} s")
     return 0

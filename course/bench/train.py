@@ -1,8 +1,4 @@
-"""``course bench``: what this machine reaches, measured against its own matrix-multiply rate.
-
-All contenders of a bench are measured in one run, in turns, so that a busy machine slows each of
-them alike; the medians are compared.
-"""
+"""``course bench train``: one training step against the machine's matrix-multiply rate."""
 
 from __future__ import annotations
 
@@ -15,35 +11,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course import bench_linear
-from course.cost import median_seconds, model_flops, visible_pairs
+from course.cost import model_flops, visible_pairs
 from course.inputs import require_positive
-from course.kernels import bench as kernels_bench
+from course.measure import median_seconds
+from course.training import next_token_batches, train
+from course.transformer import Block, Transformer, TransformerConfig
+
+GOAL = 45  # percent of the product rate
+_E, _H, _V = 128, 4, 1024
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``course bench``."""
-    parser = subparsers.add_parser(
-        "bench", help="measure this machine against the limits that the notebooks state"
-    )
-    benches = parser.add_subparsers(dest="bench", required=True, metavar="{train,linear,kernels}")
-    train = benches.add_parser(
+def add_parser(benches: argparse._SubParsersAction) -> None:
+    """Add ``course bench train``."""
+    parser = benches.add_parser(
         "train",
         help="one training step of the one-block Shakespeare model",
         description="Time one training step (forward, backward, AdamW) of the one-block "
         "Shakespeare model three ways: by the course's loop, written out plainly, and with "
-        "PyTorch's encoder layer. Goal: at least 45 % of the machine's matrix-multiply rate.",
+        f"PyTorch's encoder layer. Goal: at least {GOAL} % of the machine's matrix-multiply "
+        "rate.",
     )
-    train.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
-    train.add_argument("--json", action="store_true", help="print one JSON object instead")
-    train.set_defaults(run=_train_command)
-    bench_linear.add_parser(benches)
-    kernels_bench.add_parser(benches)
-
-
-# ---------------------------------------------------------------------------------- bench train
-
-_E, _H, _V = 128, 4, 1024
+    parser.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.set_defaults(run=_command)
 
 
 class PlainModel(nn.Module):
@@ -93,8 +83,6 @@ class EncoderLayerModel(nn.Module):
 
 def shakespeare_models(T: int = 128) -> tuple[nn.Module, PlainModel, EncoderLayerModel]:
     """The one-block model by the course, plainly, and by PyTorch's layer; equal weights."""
-    from course.transformer import Block, Transformer, TransformerConfig
-
     config = TransformerConfig(_V, E=_E, L=1, H=_H, max_length=T, positions="learned")
     models = [Transformer(config) for _ in range(3)]
     layer = nn.TransformerEncoderLayer(
@@ -120,8 +108,6 @@ def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str,
 
     Plain JSON types. Raises ``ValueError`` for sizes below 1.
     """
-    from course.training import next_token_batches, train
-
     for name, value in (("batch", batch), ("T", T), ("repeats", repeats)):
         require_positive(name, value)
     text = torch.randint(_V, (50 * T + 1,), generator=torch.Generator().manual_seed(0))
@@ -170,27 +156,31 @@ def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str,
     }
 
 
-def _train_command(arguments: argparse.Namespace) -> int:
+def report(found: dict[str, Any]) -> str:
+    """What :func:`bench_train` found, as a table."""
+    lines = [
+        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
+        f"1,024 × 1,024 matrices, {found['threads']} thread(s)",
+        f"one block, E = {_E}, H = {_H}, V = {_V:,}, batch {found['batch']} × {found['T']} tokens: "
+        f"{found['parameters']:,} parameters, {found['gflop_per_step']:.1f} GFLOP a step",
+        "",
+        f"{'':28}{'tokens/s':>10}{'of the product rate':>22}{'time':>8}",
+    ]
+    for name, row in found["contenders"].items():
+        lines.append(
+            f"{name:28}{row['tokens_per_second']:>10,.0f}{row['share_of_matmul_rate']:>22.0%}"
+            f"{row['time_relative_to_course']:>8.2f}"
+        )
+    share = found["contenders"]["course.training.train"]["share_of_matmul_rate"]
+    verdict = "reached" if 100 * share >= GOAL else "missed"
+    return "\n".join([*lines, "", f"goal: at least {GOAL} % of the product rate: {verdict}"])
+
+
+def _command(arguments: argparse.Namespace) -> int:
     try:
         found = bench_train(repeats=arguments.repeats)
     except ValueError as error:
         print(error)
         return 2
-    if arguments.json:
-        print(json.dumps(found))
-        return 0
-    print(
-        f"this machine: {found['matmul_gflops']:.0f} GFLOP/s in a float32 product of two "
-        f"1,024 × 1,024 matrices, {found['threads']} thread(s)\n"
-        f"one block, E = {_E}, H = {_H}, V = {_V:,}, batch {found['batch']} × {found['T']} tokens: "
-        f"{found['parameters']:,} parameters, {found['gflop_per_step']:.1f} GFLOP a step\n"
-    )
-    print(f"{'':28}{'tokens/s':>10}{'of the product rate':>22}{'time':>8}")
-    for name, row in found["contenders"].items():
-        print(
-            f"{name:28}{row['tokens_per_second']:>10,.0f}{row['share_of_matmul_rate']:>22.0%}"
-            f"{row['time_relative_to_course']:>8.2f}"
-        )
-    share = found["contenders"]["course.training.train"]["share_of_matmul_rate"]
-    print(f"\ngoal: at least 45 % of the product rate: {'reached' if share >= 0.45 else 'missed'}")
+    print(json.dumps(found) if arguments.json else report(found))
     return 0
