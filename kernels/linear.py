@@ -40,7 +40,6 @@ from torch import Tensor
 from course.kernels import runtime
 from course.kernels.shared import (
     ALL_REGISTERS,
-    FirstOrder,
     block,
     count,
     feature_gradient,
@@ -368,7 +367,7 @@ BLOCKS = {
 PROGRAMS = 128
 
 
-def sizes(kernel: Any, dtype: torch.dtype, C: int, Dv: int, heads: int) -> dict[str, int]:
+def sizes(kernel: str, dtype: torch.dtype, C: int, Dv: int, heads: int) -> dict[str, int]:
     """Tokens, features and columns of a tile, and warps: wide heads are split into blocks.
 
     All tiles are float32 in registers, whatever the inputs are. The three products of
@@ -377,15 +376,15 @@ def sizes(kernel: Any, dtype: torch.dtype, C: int, Dv: int, heads: int) -> dict[
     the blocks are halved until there are :data:`PROGRAMS` of them.
     """
     side = 32 if dtype == torch.float32 else 64
-    most_c, most_v = BLOCKS[kernel.__name__]
+    most_c, most_v = BLOCKS[kernel]
     BC, BV = min(side, most_c, block(C)), min(side, most_v, block(Dv))
-    if kernel in (linear_states, linear_state_gradients):
+    if kernel in ("linear_states", "linear_state_gradients"):
         while max(BC, BV) > 16 and heads * triton.cdiv(C, BC) * triton.cdiv(Dv, BV) < PROGRAMS:
             BC, BV = (BC // 2, BV) if BC > BV else (BC, BV // 2)
     return {"BT": side, "BC": BC, "BV": BV, "num_warps": 4 if BC == BV == 16 else 8}
 
 
-def _fixed(kernel: Any, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
+def _fixed(kernel: str, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
     """What the kernel is compiled for, apart from parts that may be left out."""
     (B, H, _, C), Dv = q.shape, v.shape[-1]
     return {
@@ -395,7 +394,7 @@ def _fixed(kernel: Any, q: Tensor, v: Tensor, options: Options) -> dict[str, Any
         "DOT": precision(q),
         **sizes(kernel, q.dtype, C, Dv, B * H),
         "num_stages": 1,
-        **(ALL_REGISTERS if kernel is linear_states else {}),
+        **(ALL_REGISTERS if kernel == "linear_states" else {}),
     }
 
 
@@ -418,7 +417,7 @@ def _states(
     ``past``: S, z and t before all, or three None.
     """
     (B, H, S_len, C), Dv = k.shape, v.shape[-1]
-    fixed = _fixed(linear_states, k, v, options)
+    fixed = _fixed("linear_states", k, v, options)
     N, G = B * H, triton.cdiv(S_len, fixed["BT"])
 
     def numbers(*shape: int) -> Tensor:
@@ -448,8 +447,8 @@ def _states(
     return all_, last
 
 
-class _LinearAttention(FirstOrder):
-    """q, k, v, the parts of the past or None, mask or None → out, S, z, t (None unless asked)."""
+class _LinearAttention(torch.autograd.Function):
+    """q, k, v, the parts of the past or None, mask or None → out, or (out, S, z, t)."""
 
     @staticmethod
     def forward(
@@ -463,14 +462,14 @@ class _LinearAttention(FirstOrder):
         mask: Tensor | None,
         options: Options,
         return_state: bool,
-    ) -> tuple[Tensor | None, ...]:
+    ) -> Tensor | tuple[Tensor, ...]:
         (B, H, T, _), Dv, causal = q.shape, v.shape[-1], options.causal
         past, end = (S_0, z_0, t_0), return_state or not causal
         each, last = _states(k, v, mask, past, options, each=causal, end=end)
         states = each if causal else last[:2]
         out = runtime.empty((B, H, T, Dv), like=q)
         den = runtime.empty((B * H, T), like=q, dtype=torch.float32) if options.normalize else None
-        fixed = _fixed(linear_outputs, q, v, options)
+        fixed = _fixed("linear_outputs", q, v, options)
         runtime.launch(
             linear_outputs,
             (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
@@ -488,14 +487,18 @@ class _LinearAttention(FirstOrder):
         ctx.save_for_backward(q, k, v, S_0, z_0, t_0, mask, out, den, *kept)
         ctx.options = options
         if not return_state:
-            return out, None, None, None
+            return out
         ctx.mark_non_differentiable(last[2])
         return out, *last
 
     @staticmethod
     @first_order
     def backward(
-        ctx: Any, d_out: Tensor | None, dS: Tensor | None, dz: Tensor | None, dt: None
+        ctx: Any,
+        d_out: Tensor | None,
+        dS: Tensor | None = None,
+        dz: Tensor | None = None,
+        dt: None = None,
     ) -> tuple[Tensor | None, ...]:
         q, k, v, S_0, z_0, t_0, mask, out, den, *states = ctx.saved_tensors
         options: Options = ctx.options
@@ -507,7 +510,7 @@ class _LinearAttention(FirstOrder):
         if options.causal:
             states, _ = _states(k, v, mask, (S_0, z_0, t_0), options, each=True, end=False)
 
-        fixed = _fixed(linear_state_gradients, q, v, options)
+        fixed = _fixed("linear_state_gradients", q, v, options)
         slots = (N, triton.cdiv(T, fixed["BT"])) if options.causal else (N,)
         dS_all = runtime.empty((*slots, C, Dv), like=q, dtype=torch.float32)
         dz_all = runtime.empty((*slots, C), like=q, dtype=torch.float32)
@@ -526,7 +529,7 @@ class _LinearAttention(FirstOrder):
             **fixed,
         )
 
-        fixed = _fixed(linear_input_gradients, q, v, options)
+        fixed = _fixed("linear_input_gradients", q, v, options)
         dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
         blocks = triton.cdiv(C, fixed["BC"]) + triton.cdiv(Dv, fixed["BV"])
         runtime.launch(
@@ -565,5 +568,5 @@ def linear_attention(
     past = (None, None, None) if initial_state is None else tuple(initial_state)
     runtime.require_runnable(q, k, v, key_mask, *past)
     options = Options(feature_map, causal, normalize, math.sqrt(scale))
-    out, *state = _LinearAttention.apply(q, k, v, *past, key_mask, options, return_state)
-    return (out, LinearState(*state)) if return_state else out
+    result = _LinearAttention.apply(q, k, v, *past, key_mask, options, return_state)
+    return (result[0], LinearState(*result[1:])) if return_state else result

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 #: How float32 tiles are multiplied. Triton's default on NVIDIA is TF32, which keeps 10 of 23 bits;
 #: three TF32 products give nearly all bits and still use the tensor cores. AMD has float32 ones.
@@ -39,6 +40,12 @@ def refusal(*tensors: Tensor | None) -> str | None:
     """
     if _RECORDS:
         return None
+    given = [x for x in tensors if x is not None]
+    if torch.compiler.is_compiling():
+        # Its tracer follows neither an import nor the environment, but a launch on a GPU.
+        if all(x.is_cuda for x in given):
+            return None
+        return "torch.compile takes kernels on a GPU into its graph, and cannot interpret any"
     try:
         import triton
     except ImportError as error:
@@ -50,13 +57,11 @@ def refusal(*tensors: Tensor | None) -> str | None:
             f"that kernels would be {_manner(new)} and Triton's own functions {_manner(own)}; "
             f"to interpret, {START_INTERPRETER}; to compile, start without it"
         )
-    given = [x for x in tensors if x is not None]
-    reason = (
-        _refusal_of_version(triton) or _refusal_to_interpret(given)
-        if new
-        else _refusal_to_compile(given)
-    )
-    return reason or _refusal_of_memory(given)
+    if new:
+        reason = _refusal_of_version(triton) or _refusal_to_interpret(given)
+    else:
+        reason = _refusal_to_compile(given)
+    return reason or _refusal_of_transforms(given)
 
 
 def require_runnable(*tensors: Tensor | None) -> None:
@@ -120,10 +125,7 @@ def _refusal_to_compile(tensors: Sequence[Tensor]) -> str | None:
     return None
 
 
-def _refusal_of_memory(tensors: Sequence[Tensor]) -> str | None:
-    # Under torch.compile a tensor is a promise of one, and is not asked.
-    if torch.compiler.is_compiling():
-        return None
+def _refusal_of_transforms(tensors: Sequence[Tensor]) -> str | None:
     for x in tensors:
         try:
             x.data_ptr()
@@ -132,6 +134,8 @@ def _refusal_of_memory(tensors: Sequence[Tensor]) -> str | None:
                 "a kernel reads memory, and inside a transform of torch.func (grad, vmap, jvp, …) "
                 'a tensor has none; use impl="reference"'
             )
+        if forward_ad.unpack_dual(x).tangent is not None:
+            return 'the kernels have no forward-mode derivatives; use impl="reference"'
     return None
 
 
@@ -184,6 +188,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
         return
     if _RECORDS:
         _RECORDS[-1].append(Launch(kernel, grid, args, meta))
+        return
+    if torch.compiler.is_compiling():
+        kernel[grid](*args, **meta)  # becomes a part of the graph, which knows its device
         return
     import triton
 

@@ -144,14 +144,8 @@ def count(t: Tensor | None, key_mask: Tensor | None, k: Tensor) -> Tensor:
     return past + seen
 
 
-FIRST_ORDER = (
-    'impl="triton" has first derivatives only, in reverse mode: no create_graph=True, no jvp; '
-    'use impl="reference"'
-)
-
-
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse ``create_graph=True`` in a ``backward``.
+    """Refuse ``create_graph=True`` in the ``backward`` of an autograd function.
 
     Autograd's own ``once_differentiable`` lets it pass where the incoming gradient is a constant,
     and the gradient would then be taken for one, too.
@@ -160,16 +154,10 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def refusing(*arguments: Any) -> Any:
         if torch.is_grad_enabled():  # only under create_graph
-            raise RuntimeError(FIRST_ORDER)
+            raise RuntimeError(
+                'impl="triton" has first derivatives only, so create_graph=True is refused; '
+                'use impl="reference"'
+            )
         return backward(*arguments)
 
     return refusing
-
-
-class FirstOrder(torch.autograd.Function):
-    """An operation with a ``backward`` and nothing more."""
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        """Forward-mode derivatives are refused."""
-        raise RuntimeError(FIRST_ORDER)

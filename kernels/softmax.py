@@ -21,7 +21,6 @@ from torch import Tensor
 
 from course.kernels import runtime
 from course.kernels.shared import (
-    FirstOrder,
     block,
     first_order,
     pointer,
@@ -362,6 +361,8 @@ def _launch(
     bias: Tensor | None,
     options: Options,
     *more_strides: int,
+    backward: bool = False,
+    keys_held: bool = False,
     **more: Any,
 ) -> None:
     """Launch ``kernel`` on ``tensors``, mask and bias, with what all three kernels are told."""
@@ -370,10 +371,9 @@ def _launch(
     size = blocks(
         q.dtype,
         max(D, Dv),
-        backward=kernel is not softmax_forward,
+        backward=backward,
         masked=mask is not None or bias is not None,
     )
-    keys_held = kernel is softmax_backward_kv
     runtime.launch(
         kernel,
         (B * H * triton.cdiv(S if keys_held else T, size.held),),
@@ -397,7 +397,7 @@ def _launch(
     )
 
 
-class _SoftmaxAttention(FirstOrder):
+class _SoftmaxAttention(torch.autograd.Function):
     """What is kept for the backward pass: the inputs, the output, and m and l."""
 
     @staticmethod
@@ -433,8 +433,9 @@ class _SoftmaxAttention(FirstOrder):
             ds = q.new_zeros((*q.shape[:3], k.shape[2]), dtype=torch.float32)
         given = (q, k, v, mask, bias, ctx.options, *do.stride())
         pointers = (q, k, v, o, m, l, do, delta, dq, pointer(ds, l))
-        _launch(softmax_backward_q, pointers, *given, KEEP_DS=ds is not None)
-        _launch(softmax_backward_kv, (q, k, v, m, l, do, delta, dk, dv), *given)
+        _launch(softmax_backward_q, pointers, *given, backward=True, KEEP_DS=ds is not None)
+        pointers = (q, k, v, m, l, do, delta, dk, dv)
+        _launch(softmax_backward_kv, pointers, *given, backward=True, keys_held=True)
         if ds is not None:
             dbias = ds.sum_to_size(ctx.bias_shape).to(bias.dtype)
         return dq, dk, dv, None, dbias, None

@@ -45,7 +45,6 @@ from course.kernels import runtime
 from course.kernels.shared import (
     ALL_REGISTERS,
     WIDEST_TAYLOR,
-    FirstOrder,
     block,
     count,
     first_order,
@@ -457,7 +456,7 @@ def _sums(
     return S, z, *ends
 
 
-class _Taylor(FirstOrder):
+class _Taylor(torch.autograd.Function):
     """``q, k [B,H,T,D]``, ``v``, S and z of the past, mask, options → (out, S, z)."""
 
     @staticmethod

@@ -74,7 +74,7 @@ def complaints(row: Row) -> list[str]:
     # sums need. It must be chosen, and never for float32 inputs.
     if "tf32" in row.precisions and (row.dtype == "fp32" or not row.tf32_stated):
         found.append("multiplies float32 in TF32: state input_precision")
-    if row.unrounded:
+    elif row.unrounded:
         found.append(f"hands {row.unrounded} operand(s) to TF32 products that were not rounded")
     allowed = 0 if row.width <= NO_SPILL_WIDTH else SPILL_BOUND
     if row.spills > allowed:
