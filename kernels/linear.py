@@ -217,9 +217,7 @@ def linear_state_gradients(
     dz = tl.zeros([BC], tl.float32)
     if HAS_dS:
         dS_end += b * stride_Sb + h * stride_Sh
-        dS += tl.load(
-            dS_end + c[:, None] * stride_Sc + d[None, :] * stride_Sd, mask=block, other=0.0
-        )
+        dS += tl.load(dS_end + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)
     if HAS_dz:
         dz += tl.load(dz_end + b * stride_zb + h * stride_zh + c * stride_zc, c < C, 0.0)
     q += b * stride_qb + h * stride_qh

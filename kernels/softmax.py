@@ -432,10 +432,10 @@ class _SoftmaxAttention(torch.autograd.Function):
             # The kernel passes over tiles that nothing in them may look at: zeros, not any memory.
             ds = q.new_zeros((*q.shape[:3], k.shape[2]), dtype=torch.float32)
         given = (q, k, v, mask, bias, ctx.options, *do.stride())
-        pointers = (q, k, v, o, m, l, do, delta, dq, pointer(ds, l))
-        _launch(softmax_backward_q, pointers, *given, backward=True, KEEP_DS=ds is not None)
-        pointers = (q, k, v, m, l, do, delta, dk, dv)
-        _launch(softmax_backward_kv, pointers, *given, backward=True, keys_held=True)
+        for_q = (q, k, v, o, m, l, do, delta, dq, pointer(ds, l))
+        for_kv = (q, k, v, m, l, do, delta, dk, dv)
+        _launch(softmax_backward_q, for_q, *given, backward=True, KEEP_DS=ds is not None)
+        _launch(softmax_backward_kv, for_kv, *given, backward=True, keys_held=True)
         if ds is not None:
             dbias = ds.sum_to_size(ctx.bias_shape).to(bias.dtype)
         return dq, dk, dv, None, dbias, None

@@ -78,9 +78,7 @@ def linear_step(
         S = phi_k[:, None] * v_t[None, :]
         z = phi_k
         if PAST:
-            S += tl.load(
-                S_old + c[:, None] * stride_Sc + d[None, :] * stride_Sd, mask=block, other=0.0
-            )
+            S += tl.load(S_old + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)
             z += tl.load(z_old + c * stride_zc, c < C, 0.0)
         tl.store(S_new + n * C * Dv + c[:, None] * Dv + d[None, :], S, block)
         if i_v == 0:
