@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course.inputs import require_choice, require_floating, require_positive
+from course.inputs import require_choice, require_floating, require_positive, without_autocast
 
 FORMS = ("loop", "matrix", "softmax")
 
@@ -33,15 +33,16 @@ def prefix_mean(x: Tensor, *, form: str = "matrix") -> Tensor:
     require_floating("x", x)
     T = x.shape[-2]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    if form == "loop":
-        return _by_loop(wide).to(x.dtype)
-    if form == "matrix":
-        weights = mean_matrix(T, dtype=wide.dtype, device=x.device)
-    else:
-        future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
-        scores = torch.zeros(T, T, dtype=wide.dtype, device=x.device)
-        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
-    return (weights @ wide).to(x.dtype)
+    with without_autocast(x.device):
+        if form == "loop":
+            return _by_loop(wide).to(x.dtype)
+        if form == "matrix":
+            weights = mean_matrix(T, dtype=wide.dtype, device=x.device)
+        else:
+            future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
+            scores = torch.zeros(T, T, dtype=wide.dtype, device=x.device)
+            weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+        return (weights @ wide).to(x.dtype)
 
 
 def mean_matrix(
@@ -49,8 +50,10 @@ def mean_matrix(
 ) -> Tensor:
     """The [T, T] lower-triangular matrix whose row t holds 1/(t+1) at 0 … t: each row sums to 1."""
     require_positive("T", T, minimum=0)
-    ones = torch.ones(T, T, dtype=dtype, device=device).tril()
-    return ones / torch.arange(1, T + 1, dtype=dtype, device=device)[:, None]
+    # Counted in float32 at least: bfloat16 has no 257.
+    wide = torch.promote_types(dtype, torch.float32)
+    count = torch.arange(1, T + 1, dtype=wide, device=device)
+    return (torch.ones(T, T, dtype=wide, device=device).tril() / count[:, None]).to(dtype)
 
 
 def _by_loop(x: Tensor) -> Tensor:

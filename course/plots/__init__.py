@@ -4,11 +4,22 @@ A picture is a PNG with alt text and, as plain text, one sentence with the numbe
 without a kernel, a screen reader and the notebook comparison all get that sentence.
 
 ``style`` has the look and the :class:`Picture`, ``charts`` what any notebook may draw, ``parts``
-what charts and explorers share, ``diagrams`` boxes and arrows, and ``nb…`` the pictures that one
-notebook draws.
+what charts and explorers share, ``diagrams`` boxes and arrows on given axes, and ``nb…`` the
+pictures that one notebook draws. ``drawing`` is the language of drawings: a canvas on which
+matrices are to scale. ``mechanisms`` has the pictures drawn with it.
 """
 
 from course.plots.charts import bars, curves, heatmap, heatmaps, law_and_points, panels
+from course.plots.drawing import Canvas
+from course.plots.mechanisms import (
+    drowning,
+    mean_as_matrix,
+    query_key_value,
+    residual_stream,
+    softmax_steps,
+    targets_and_mask,
+    who_reaches_whom,
+)
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
@@ -49,6 +60,7 @@ __all__ = [
     "QUIET",
     "SIGNED",
     "WEIGHTS",
+    "Canvas",
     "Picture",
     "as_array",
     "bars",
@@ -56,6 +68,7 @@ __all__ = [
     "colour_map",
     "curves",
     "draw_matrix",
+    "drowning",
     "encode",
     "four_forms",
     "freeze",
@@ -63,18 +76,24 @@ __all__ = [
     "heatmaps",
     "label_tokens",
     "law_and_points",
+    "mean_as_matrix",
     "new_figure",
     "number",
     "one_line",
     "panels",
     "png",
+    "query_key_value",
     "ratios",
     "readable_on",
+    "residual_stream",
     "roofline",
     "short",
     "signed_norm",
+    "softmax_steps",
     "style",
+    "targets_and_mask",
     "tiles",
     "traffic",
     "two_pasts",
+    "who_reaches_whom",
 ]

@@ -35,7 +35,7 @@ F32, F16 = torch.float32, torch.float16
 def triton(q, k, v, **options):
     """Through the door that users take, with all memory poisoned."""
     with poisoned():
-        return linear_attention(q, k, v, impl="triton", **options)
+        return linear_attention(q, k, v, impl="triton", **{"causal": True, **options})
 
 
 class Module:

@@ -138,7 +138,7 @@ def test_compiled_kernels_want_one_gpu_and_no_float64(monkeypatch: pytest.Monkey
 
 
 def linear(**options: Any) -> Any:
-    return linear_attention(x, x, x, **{"impl": "triton", **options})
+    return linear_attention(x, x, x, causal=True, **{"impl": "triton", **options})
 
 
 def step(**options: Any) -> Any:
@@ -157,7 +157,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "impl of linear": (lambda: linear(impl="cuda"), "^impl: expected one of .*triton, got"),
     "form": (
         lambda: linear(form="scan"),
-        "^form: expected 'chunk' with impl=\"triton\", got 'scan'",
+        "^form: expected None unless impl=\"reference\", got 'scan'",
     ),
     "chunk_size": (lambda: linear(chunk_size=32), "^chunk_size: expected None with .*, got 32"),
     "favor": (lambda: linear(feature_map="favor"), "^feature_map: .*elu, relu.*got _Favor"),

@@ -1,0 +1,236 @@
+"""Pictures of mechanism: what they say is what they draw, and every word of them can be read."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import PathPatch, Polygon, Rectangle
+from PIL import Image
+
+from course import plots
+from course.plots import HIDDEN, Picture
+from course.plots.sheet import ROLES
+from tests import ink
+
+WORDS = ("the", "cat", "lay", "on", "the", "mat")
+SCORES = np.array([0.2, 1.9, 0.6, 1.3, 2.4, 0.3])
+VECTORS = np.array([[2, 0], [4, 2], [0, 4], [2, 2.0], [1, 0], [0, 1]])
+
+
+def weights(T: int) -> np.ndarray:
+    powers = np.tril(np.exp(np.outer(np.arange(T), np.cos(np.arange(T)))))
+    return powers / powers.sum(1, keepdims=True)
+
+
+DRAW = {
+    "graphs": lambda: plots.who_reaches_whom(weights(6)),
+    "graphs of 3": lambda: plots.who_reaches_whom(weights(3), ("a", "b", "$c$")),
+    "graphs of 7": lambda: plots.who_reaches_whom(weights(7), "abcdefg", shown=[0, 3]),
+    "query, key, value": plots.query_key_value,
+    "long": lambda: plots.query_key_value(T=7, E=4, D=2, Dv=5, row=6),
+    "everything seen": lambda: plots.query_key_value(T=4, E=5, D=4, Dv=2, row=0, causal=False),
+    "softmax": lambda: plots.softmax_steps(SCORES, hidden=[0, 0, 0, 0, 1, 1]),
+    "softmax of all": lambda: plots.softmax_steps([-9, 9.0, 0], ("a", "rather long", "$c$")),
+    "mean": lambda: plots.mean_as_matrix(VECTORS),
+    "mean of 2": lambda: plots.mean_as_matrix([[-10.25, 0, 1 / 3], [0, 1, 9]], ("a", "b"), row=1),
+    "drowning": plots.drowning,
+    "drowning fast": lambda: plots.drowning((3, 100)),
+    "targets": plots.targets_and_mask,
+    "targets of 3": lambda: plots.targets_and_mask(("my", "dog", "barks"), position=0),
+    "stream": plots.residual_stream,
+    "stream of means": lambda: plots.residual_stream("mean", feed_forward=False, norm="none"),
+    "stream, two blocks": lambda: plots.residual_stream(blocks=2),
+    "stream, post": lambda: plots.residual_stream(norm="post", words=("a", "b", "c", "d")),
+}
+
+
+@pytest.fixture(scope="module")
+def pictures() -> dict[str, Picture]:
+    return {name: draw() for name, draw in DRAW.items()}
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_every_text_can_be_read(pictures, name: str) -> None:
+    picture = pictures[name]
+    assert ink.overlapping(picture) == []
+    assert ink.outside(picture) == []
+    assert min(text.get_fontsize() for text in ink.texts(picture)) >= 8
+    assert picture.figure.get_size_inches()[0] <= 9.5
+    assert len(picture.alt) > 60 and len(picture.finding) > 40 and picture.alt != picture.finding
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_pictures_are_opaque_and_white_at_the_edge(pictures, name: str) -> None:
+    image = Image.open(io.BytesIO(pictures[name].png()))
+    assert image.mode == "RGB"
+    pixels = np.asarray(image)
+    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+        assert (edge == 255).all()
+
+
+def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:
+    for name in ("graphs", "query, key, value", "mean", "stream"):
+        assert DRAW[name]().png() == pictures[name].png()
+    code = "from course import plots; import sys; sys.stdout.buffer.write(plots.drowning().png())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert other.stdout == pictures["drowning"].png()
+
+
+def arrows(picture: Picture, role: str) -> int:
+    heads = ink.patches(picture, Polygon)
+    return sum(to_hex(head.get_facecolor()) == ROLES[role].lower() for head in heads)
+
+
+def test_the_way_from_the_first_word_to_the_last_is_1_step_or_one_for_each_word(pictures) -> None:
+    picture = pictures["graphs"]
+    assert picture.finding == (
+        "Steps from word 1 to word 6, “the” to “mat”: mean 1, attention 1, recurrent network 5."
+    )
+    said = [text for text in ink.words(picture) if text.startswith("word 1 to")]
+    assert said == [f"word 1 to word 6: {way}" for way in ("1 step", "1 step", "5 steps")]
+    assert arrows(picture, "focus") == 1 + 1 + 5
+    # In two panels, what words 2, 4 and 6 see, less the way itself; and six words into states.
+    assert arrows(picture, "plain") == 2 * (2 + 4 + 6 - 1) + 6
+    assert "recurrent network 2." in pictures["graphs of 3"].finding
+
+
+def test_the_larger_a_weight_the_thicker_its_arrow() -> None:
+    even = np.tri(3) / np.arange(1, 4)[:, None]
+    even[2] = 0.1, 0.1, 0.8
+    picture = plots.who_reaches_whom(even, ("a", "b", "c"), shown=[2])
+    widths = [line.get_linewidth() for line in ink.patches(picture, PathPatch)[3:6]]
+    assert widths[0] == widths[1] < widths[2]
+
+
+def cells(picture: Picture, colour: str) -> int:
+    faces = [to_hex(patch.get_facecolor()) for patch in ink.patches(picture, Rectangle)]
+    return faces.count(colour.lower())
+
+
+@pytest.mark.parametrize("name", ["query, key, value", "long"])
+def test_the_word_that_is_followed_uses_the_keys_and_values_so_far(pictures, name: str) -> None:
+    T, E, D, Dv, row = (5, 6, 3, 4, 2) if name != "long" else (7, 4, 2, 5, 6)
+    picture = pictures[name]
+    assert cells(picture, ROLES["stream"]) == E
+    assert cells(picture, ROLES["query"]) == D
+    assert cells(picture, ROLES["key"]) == (row + 1) * D
+    assert cells(picture, ROLES["value"]) == (row + 1) * Dv + Dv
+    assert cells(picture, HIDDEN) == 2 * T * (T - 1) // 2
+    assert f"word {row + 1} sums up {row + 1} values to {Dv} numbers" in picture.finding
+    assert f"{T} words of {E} numbers" in picture.finding
+
+
+def test_without_a_mask_nothing_is_hidden_and_all_values_are_used(pictures) -> None:
+    picture = pictures["everything seen"]
+    assert cells(picture, HIDDEN) == 0
+    assert cells(picture, ROLES["value"]) == 4 * 2 + 2
+    assert "word 1 sums up 4 values" in picture.finding and "grey" not in picture.alt
+
+
+def test_the_numbers_of_a_softmax_are_those_of_its_scores(pictures) -> None:
+    powers = np.where(np.arange(6) < 4, np.exp(SCORES), 0)
+    rows = [[f"{x:.2f}" for x in SCORES[:4]] + ["−∞", "−∞"]]
+    rows += [[f"{x:.2f}" for x in row] for row in (powers, powers / powers.sum())]
+    printed = ink.words(pictures["softmax"])
+    for row in rows:
+        assert any(printed[i : i + 6] == row for i in range(len(printed)))
+    assert printed.count("sum = 13.40") == printed.count("÷ 13.40") == 1
+    assert pictures["softmax"].finding == (
+        "“cat” has the highest score, 1.90; its exponential is 6.69 of 13.40, so its weight is "
+        "0.50. 2 hidden words: weight 0."
+    )
+    assert cells(pictures["softmax"], HIDDEN) == 3 * 2
+
+
+def test_a_row_of_the_mean_is_the_mean_so_far(pictures) -> None:
+    printed = ink.words(pictures["mean"])
+    assert pictures["mean"].finding.endswith("it gives their mean so far, (2, 2).")
+    for t in range(2, 7):
+        assert printed.count(f"1/{t}") == t
+    assert printed.count("0") == 15 + (VECTORS == 0).sum() + 1  # the first mean has a 0 too
+    assert "1.8" in printed and "1.6" in printed  # the fifth mean
+    assert cells(pictures["mean"], HIDDEN) == 15
+    assert cells(pictures["mean"], ROLES["stream"]) == (4 + 1) * 2
+
+
+def test_the_newest_word_has_the_dark_part_of_each_bar(pictures) -> None:
+    picture = pictures["drowning"]
+    pixels = [cell.get_width() for cell in ink.patches(picture, Rectangle)]
+    dark = [
+        width
+        for width, cell in zip(pixels, ink.patches(picture, Rectangle), strict=True)
+        if to_hex(cell.get_facecolor()) == ROLES["stream"].lower()
+    ]
+    one = dark[0]
+    for line, t in enumerate((1, 2, 4, 8, 16)):
+        assert dark[3 * line : 3 * line + 3] == pytest.approx([one / t, one, one / t])
+        if t > 1:
+            assert {f"1/{t}", f"1 + 1/{t}"} <= set(ink.words(picture))
+    assert "1/16 = 0.0625" in picture.finding and "1 + 1/16" in picture.finding
+
+
+def test_without_a_mask_the_answer_is_read(pictures) -> None:
+    picture = pictures["targets"]
+    assert picture.finding == (
+        "The target at word 3 is the input at word 4, “on”. Positions of 5 that can read their own "
+        "answer: without a mask 4, with it 0."
+    )
+    assert arrows(picture, "focus") == 4 + 1  # the shift, and the leak in one panel alone
+    assert arrows(picture, "plain") == (5 - 1) + 3
+    printed = ink.words(picture)
+    assert printed.count("the answer is read") == printed.count("the answer is hidden") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "norms", "updates"),
+    [
+        ("stream", ["attention", "feed-forward"], 3, 2),
+        ("stream of means", ["mean"], 0, 1),
+        ("stream, two blocks", ["attention", "feed-forward"] * 2, 5, 4),
+        ("stream, post", ["attention", "feed-forward"], 2, 2),
+    ],
+)
+def test_a_part_reads_the_stream_and_adds_to_it(pictures, name, parts, norms, updates) -> None:
+    printed = ink.words(pictures[name])
+    assert [word for word in printed if word in ("attention", "mean", "feed-forward")] == parts
+    assert printed.count("norm") == norms
+    assert printed.count("+") == updates
+    assert f"{updates} update{'s' * (updates > 1)};" in pictures[name].finding
+    assert f"only the {parts[0]} reads" in pictures[name].finding
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: plots.who_reaches_whom(weights(2), "ab"), "words: expected at least 3, got 2"),
+        (lambda: plots.who_reaches_whom(weights(5)), r"weights: expected shape \[6, 6\], got"),
+        (lambda: plots.who_reaches_whom(np.eye(6)), "weights: expected causal rows"),
+        (lambda: plots.who_reaches_whom(np.full((6, 6), 1 / 6)), "weights: expected causal rows"),
+        (lambda: plots.who_reaches_whom(2 * weights(6)), "weights: expected causal rows"),
+        (lambda: plots.who_reaches_whom(weights(6), shown=[6]), "shown: expected numbers of words"),
+        (lambda: plots.query_key_value(row=5), "row: expected a word's number from 0 to 4, got 5"),
+        (lambda: plots.query_key_value(D=0), "D: expected a whole number from 1 on, got 0"),
+        (lambda: plots.softmax_steps([1, 2.0]), "scores: expected one for each of 6 words"),
+        (lambda: plots.softmax_steps(SCORES, hidden=[1] * 6), "at least one word to look at"),
+        (lambda: plots.softmax_steps(10 * SCORES), "scores: expected numbers from −9 to 9"),
+        (lambda: plots.softmax_steps(SCORES * np.nan), "scores: expected numbers from −9 to 9"),
+        (lambda: plots.mean_as_matrix(VECTORS[:3]), "words: expected 3, one for each vector"),
+        (lambda: plots.mean_as_matrix(VECTORS, row=-1), "row: expected a word's number"),
+        (lambda: plots.drowning((4, 2)), "counts: expected two or more rising"),
+        (lambda: plots.drowning((0, 2)), "counts: expected two or more rising"),
+        (lambda: plots.targets_and_mask("ab"), "words: expected at least 3, got 2"),
+        (lambda: plots.targets_and_mask(position=4), "position: expected a number from 0 to 3"),
+        (lambda: plots.residual_stream(blocks=3), "blocks: expected 1 or 2, got 3"),
+        (lambda: plots.residual_stream(blocks=2, norm="post"), "blocks: expected 1, more has"),
+        (lambda: plots.residual_stream(norm="rms"), "norm: expected pre, post or none, got 'rms'"),
+        (lambda: plots.residual_stream(words=["a"]), "words: expected at least 2, got 1"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_its_reason(draw, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw()
