@@ -23,8 +23,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from course.values import require_choice, require_positive
 
 Config = Mapping[str, Any]
