@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -27,6 +27,11 @@ def seeded(seed: int | None, devices: Iterable[torch.device] = ()) -> Iterator[N
     finally:
         for stream, state in zip(streams, before, strict=True):
             stream.set_state(state)
+
+
+def devices_of(model: nn.Module) -> list[torch.device]:
+    """The devices that the parameters of ``model`` lie on, each once, in their order."""
+    return list(dict.fromkeys(p.device for p in model.parameters()))
 
 
 def random_states(devices: Iterable[torch.device] = ()) -> list[Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course import checkpoints
 from course.inputs import require_number, require_positive, require_rank
+from course.randomness import devices_of, random_states, seeded, set_random_states
 
 #: A larger batch goes through the model in pieces of about this many tokens, and their gradients
 #: are added: the same step, but every tensor stays small enough for the allocator to reuse it.
@@ -24,10 +26,6 @@ TOKENS_AT_ONCE = 2_048
 
 #: Draws one batch of inputs ``[B,T]`` and targets ``[B,T]`` (−100 = no target) from a generator.
 Sampler = Callable[[torch.Generator], tuple[Tensor, Tensor]]
-
-
-class DamagedCheckpoint(ValueError):
-    """The file is no checkpoint, or only a part of one."""
 
 
 @dataclass
@@ -59,14 +57,27 @@ def next_token_batches(tokens: Tensor, *, batch: int, window: int) -> Sampler:
     require_positive("window", window)
     if len(tokens) <= window:
         raise ValueError(f"tokens: expected more than window = {window} tokens, got {len(tokens)}")
-    steps = torch.arange(window + 1)
+    if tokens.dtype != torch.int64:
+        raise ValueError(f"tokens: expected int64, got {tokens.dtype}")
+    return _Windows(tokens, int(batch), int(window))
 
-    def sample(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        starts = torch.randint(len(tokens) - window, (batch, 1), generator=generator)
-        rows = tokens[starts + steps]
+
+@dataclass(frozen=True)
+class _Windows:
+    tokens: Tensor
+    batch: int
+    window: int
+
+    def __call__(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        last = len(self.tokens) - self.window
+        starts = torch.randint(last, (self.batch, 1), generator=generator)
+        rows = self.tokens[starts + torch.arange(self.window + 1)]
         return rows[:, :-1], rows[:, 1:]
 
-    return sample
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint remembers of the data: sizes and a digest of the tokens."""
+        digest = hashlib.sha256(self.tokens.cpu().numpy().tobytes()).hexdigest()[:16]
+        return {"tokens": digest, "batch": self.batch, "window": self.window}
 
 
 def train(
@@ -92,41 +103,60 @@ def train(
     steps in which the rate grows linearly to ``lr``; then it stays. ``clip``: largest gradient
     norm. ``evaluate`` is called without gradient, in eval mode, every ``evaluate_every`` steps
     and after the last one. ``stop`` is asked after every evaluation. ``checkpoint``: a file
-    written every ``checkpoint_every`` steps; when it exists, the run goes on from there and ends
-    as if it had never stopped. ``progress``: a bar on stderr; None = only on a terminal.
+    written every ``checkpoint_every`` steps and after the last one; when it exists, the run goes on
+    from there, with the same or a larger number of steps, and ends as if it had never stopped.
+    ``progress``: a bar on stderr; None = only on a terminal.
 
-    Batches must come on the model's device. ``seed`` fixes the batches and the dropout; the
-    global random state and the model's mode are left as they were. Raises ``ValueError`` for a
-    checkpoint of another run or model, :class:`DamagedCheckpoint` for a file that is none, and
-    ``FloatingPointError`` when the loss is not finite, naming the step.
+    Batches must come on the model's device. ``seed`` fixes the batches and the dropout; random
+    states and the model's mode are left as they were. Raises ``ValueError`` for batches or options
+    that do not fit, :class:`~course.checkpoints.UnusableCheckpoint` for the checkpoint of another
+    run, model or data, and ``FloatingPointError`` when the loss or its gradient is not finite,
+    naming the step, before that step changes weights or file.
     """
     require_positive("steps", steps, minimum=0)
     require_positive("warmup", warmup, minimum=0)
     require_positive("checkpoint_every", checkpoint_every)
+    require_number("lr", lr)
+    require_number("weight_decay", weight_decay)
     if evaluate_every is not None:
         require_positive("evaluate_every", evaluate_every)
     if clip is not None:
         require_number("clip", clip, above=0)
+    # Python's own numbers, whatever came: a checkpoint holds no others.
     run = _Run(
-        model, batches, lr=lr, weight_decay=weight_decay, warmup=warmup, clip=clip, seed=seed
+        model,
+        batches,
+        lr=float(lr),
+        weight_decay=float(weight_decay),
+        warmup=int(warmup),
+        clip=None if clip is None else float(clip),
+        seed=int(seed),
     )
+    path = None if checkpoint is None else checkpoints.prepare(checkpoint)
+
+    def due(step: int) -> bool:
+        return step == steps or (evaluate_every is not None and step % evaluate_every == 0)
+
     was_training = model.training
-    with torch.random.fork_rng(devices=_gpus(model)):
-        torch.manual_seed(seed)
-        if checkpoint is not None:
-            run.load(Path(checkpoint))
+    with seeded(run.seed, run.devices):
+        if path is not None:
+            run.load(path, steps)
+            # What a shorter run measured at its end is no part of this one.
+            run.history.evaluations = [row for row in run.history.evaluations if due(row[0])]
         try:
             for _ in _bar(run.history, steps, progress):
                 run.step()
                 done = run.history.steps
-                if evaluate is not None and (
-                    done == steps or (evaluate_every and done % evaluate_every == 0)
-                ):
+                if evaluate is not None and due(done):
                     run.evaluate(evaluate)
                     if stop is not None and stop(run.history):
                         break
-                if checkpoint is not None and done % checkpoint_every == 0:
-                    run.save(Path(checkpoint))
+                if path is not None and (done == steps or done % checkpoint_every == 0):
+                    run.save(path)
+            else:
+                measured = [step for step, _ in run.history.evaluations]
+                if evaluate is not None and steps and steps not in measured:
+                    run.evaluate(evaluate)  # a finished run that was not asked before
         finally:
             model.train(was_training)
     return run.history
@@ -187,14 +217,17 @@ def perplexity(
             inputs = tokens[rows[:, None] + torch.arange(window)]
             targets = tokens[rows[:, None] + torch.arange(1, window + 1)]
             logits = model(inputs)[:, -scored:]
-            total += _cross_entropy(logits, targets[:, -scored:], "sum").item()
+            losses = _cross_entropy(logits, targets[:, -scored:], "none")
+            total += losses.cpu().double().sum().item()  # Apple's GPU has no float64
     finally:
         model.train(was_training)
     return math.exp(total / (len(starts) * scored))
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)
+def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:
+    """In float32 at least, whatever the logits are."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(wide.flatten(0, -2), targets.flatten(), reduction=reduction)
 
 
 class _Run:
@@ -211,9 +244,10 @@ class _Run:
         clip: float | None,
         seed: int,
     ) -> None:
-        self.model, self.batches, self.clip = model, batches, clip
-        self.setup = {"lr": lr, "weight_decay": weight_decay, "warmup": warmup, "clip": clip}
-        self.setup["seed"] = seed
+        self.model, self.batches, self.clip, self.seed = model, batches, clip, seed
+        self.settings = {"lr": lr, "weight_decay": weight_decay, "warmup": warmup, "clip": clip}
+        self.settings["seed"] = seed
+        self.devices = devices_of(model)
         self.iterator = None if callable(batches) else iter(batches)
         self.generator = torch.Generator().manual_seed(seed)
         self.optimizer = torch.optim.AdamW(
@@ -230,14 +264,9 @@ class _Run:
         self.model.train()
         self.optimizer.zero_grad()
         value = self._add_gradients(inputs, targets)
+        self._require_finite(value)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"loss: expected a finite number, got {value} at step {self.history.steps + 1}; "
-                "usual causes: a learning rate that is too large, a batch without any target, "
-                "or a softmax row with nothing to look at"
-            )
         self.optimizer.step()
         self.schedule.step()
         self.history.losses.append(value)
@@ -245,65 +274,94 @@ class _Run:
 
     def _add_gradients(self, inputs: Tensor, targets: Tensor) -> float:
         """Add the gradient of the mean loss of one batch, piece by piece; return that loss."""
+        if targets.dtype != torch.int64:
+            raise ValueError(f"targets: expected int64, got {targets.dtype}")
+        if len(inputs) != len(targets):
+            raise ValueError(
+                f"targets: expected one row for each of the inputs {list(inputs.shape)}, "
+                f"got {list(targets.shape)}"
+            )
         rows = max(1, TOKENS_AT_ONCE // max(1, targets.shape[-1]))
         scored = (targets != -100).sum()
         total = torch.zeros((), device=targets.device)
         for some, wanted in zip(inputs.split(rows), targets.split(rows), strict=True):
-            loss = _cross_entropy(self.model(some), wanted, "sum") / scored
+            logits = self.model(some)
+            if logits.shape[:-1] != wanted.shape:
+                raise ValueError(
+                    f"targets: expected one for each row of logits, {list(logits.shape[:-1])}, "
+                    f"got {list(wanted.shape)}"
+                )
+            loss = _cross_entropy(logits, wanted, "sum") / scored
             loss.backward()
             total += loss.detach()
         return total.item()
 
+    def _require_finite(self, loss: float) -> None:
+        """Stop before a step that would make the weights NaN."""
+        step = self.history.steps + 1
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"loss: expected a finite number, got {loss} at step {step}; "
+                "usual causes: a learning rate that is too large, a batch without any target, "
+                "or a softmax row with nothing to look at"
+            )
+        gradients = {
+            name: p.grad
+            for name, p in self.model.named_parameters()
+            if p.grad is not None and p.grad.numel()
+        }
+        largest = nn.utils.get_total_norm(gradients.values(), norm_type=math.inf).item()
+        if not math.isfinite(largest):
+            names = [name for name, g in gradients.items() if not g.isfinite().all()]
+            raise FloatingPointError(
+                f"gradient: expected finite numbers, got {largest} in {', '.join(names[:3])} at "
+                f"step {step}, although the loss is finite; usual causes: a square root or a norm "
+                "at 0, a logarithm near 0, 0 · ∞"
+            )
+
     def evaluate(self, evaluate: Callable[[nn.Module], float]) -> None:
+        """Measure without moving the run's random numbers: a resumed run measures elsewhere."""
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), seeded(None, self.devices):
             self.history.evaluations.append((self.history.steps, float(evaluate(self.model))))
 
     def save(self, path: Path) -> None:
+        if not all(p.isfinite().all() for p in self.model.parameters()):
+            raise FloatingPointError(
+                f"weights: expected finite numbers after step {self.history.steps}; "
+                "usual cause: a learning rate that is too large"
+            )
+        assert callable(self.batches)
         state = {
-            "setup": self.setup,
-            "model": self.model.state_dict(),
+            "run": checkpoints.describe(self.model, self.batches, self.settings),
+            "model": checkpoints.tensors(self.model),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "batches": self.generator.get_state(),
-            "dropout": torch.get_rng_state(),
+            "random": random_states(self.devices),
             "history": self.history.to_dict(),
         }
-        # Written beside and renamed: a run killed while writing leaves the last good file.
-        part = path.with_name(path.name + f".{os.getpid()}.part")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(state, part)
-        os.replace(part, path)
+        checkpoints.write(path, state)
 
-    def load(self, path: Path) -> None:
-        if self.iterator is not None:
+    def load(self, path: Path, steps: int) -> None:
+        """Go on from the file, if there is one."""
+        if not callable(self.batches):
             raise ValueError("checkpoint: expected batches to be a sampler, got an iterable")
-        if not path.exists():
+        run = checkpoints.describe(self.model, self.batches, self.settings)
+        state = checkpoints.read(path, run)
+        if state is None:
             return
-        try:
-            state = torch.load(path, weights_only=True)
-            setup, sizes = state["setup"], {name: x.shape for name, x in state["model"].items()}
-        except Exception as error:  # a file that is cut or of another kind raises almost anything
-            raise DamagedCheckpoint(
-                f"checkpoint: expected a file that train() wrote, got {path}, which is damaged or "
-                f"of another kind ({type(error).__name__}); delete it or choose another"
-            ) from error
-        if setup != self.setup:
+        history = History(**state["history"])
+        if history.steps > steps:
             raise ValueError(
-                f"checkpoint: expected a run with {self.setup}, got one with {setup}; "
-                "delete the file or choose another"
+                f"steps: expected at least the {history.steps} that {path} has done, got {steps}"
             )
-        if sizes != {name: x.shape for name, x in self.model.state_dict().items()}:
-            raise ValueError(
-                f"checkpoint: expected the parameters of this model, got those of another in "
-                f"{path}; delete the file or choose another"
-            )
-        self.model.load_state_dict(state["model"])
+        checkpoints.load_tensors(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.generator.set_state(state["batches"])
-        torch.set_rng_state(state["dropout"])
-        self.history = History(**state["history"])
+        set_random_states(state["random"], self.devices)
+        self.history = history
 
     def _next(self) -> tuple[Tensor, Tensor]:
         if self.iterator is None:
@@ -315,10 +373,6 @@ class _Run:
             raise ValueError(
                 f"batches: expected one batch a step, got only {self.history.steps}"
             ) from None
-
-
-def _gpus(model: nn.Module) -> list[torch.device]:
-    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 def _bar(history: History, steps: int, progress: bool | None) -> Iterator[int]:

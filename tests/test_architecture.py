@@ -22,7 +22,7 @@ STOREYS = (
     "attention linear memory engine sight kernels",
     "mixers",
     "transformer",
-    "training tasks probes plots",
+    "checkpoints training tasks probes plots",
     "experiments pretrained widgets roadmap",
     "bench bench_linear checks doctor",
     "cli",

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -160,7 +161,7 @@ def test_a_finished_run_is_never_repeated(notes, tmp_path):
     assert answers(run_sweep(sweep, tmp_path, quiet=True)) == [16, 4, 9]
     assert answers(run_sweep([*sweep, square(5)], tmp_path, quiet=True)) == [16, 4, 9, 25]
     assert starts(notes) == {4: 1, 2: 1, 3: 1, 5: 1}
-    assert not (tmp_path / "squares" / ".work").exists()
+    assert {p.suffix for p in (tmp_path / "squares" / ".work").iterdir()} == {".lock"}
 
 
 def test_a_run_finished_between_look_and_lock_is_not_repeated(notes, tmp_path, monkeypatch):
@@ -361,6 +362,21 @@ def test_a_run_that_diverges_is_a_result(corpus):
     json.dumps(result, allow_nan=False)
 
 
+def test_a_trained_model_writes_a_sample(corpus):
+    outcome = language_model.execute(run_config(), Progress())
+    assert len(outcome["sample"]) == 200
+    assert "sample" not in language_model.execute(
+        run_config(model={"norm": "none"}, training={"lr": 1e18}), Progress()
+    )
+    model, seen = language_model.build(run_config(), corpus).train(), []
+    model.register_forward_pre_hook(lambda _, tokens: seen.append(tokens[0].shape[1]))
+    text = language_model.sample(model, corpus, window=8, characters=50)
+    assert text == language_model.sample(model, corpus, window=8, characters=50)
+    assert text != language_model.sample(model, corpus, window=8, characters=50, seed=1)
+    assert len(text) == 50 and seen[0] == 1 and max(seen) == 8
+    assert model.training
+
+
 def test_the_same_targets_are_scored_at_every_width(corpus):
     # A model without context cannot gain from more of it: equal targets, equal perplexity.
     config = run_config(
@@ -415,10 +431,31 @@ STORED = [record for name in EXPERIMENTS for record in load(name)]
 NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
 
 
+# Runs that take hours and are still being recorded: notebooks do not read them yet.
+AWAITED = [*configs("ladder", seed=1), *configs("ladder", seed=2), *configs("ladder64")]
+
+
 def test_every_declared_run_is_stored_and_nothing_else():
     declared = {result_path(RESULTS, config) for name in EXPERIMENTS for config in configs(name)}
-    assert declared == set(RESULTS.rglob("*.json"))
-    assert len(STORED) == len(declared)
+    awaited = {result_path(RESULTS, config) for config in AWAITED}
+    stored = set(RESULTS.rglob("*.json"))
+    assert declared - awaited <= stored <= declared
+    assert len(STORED) == len(stored)
+
+
+def test_ladder64_is_the_upper_ladder_with_larger_batches():
+    plain = {config["label"]: config for config in configs("ladder", seed=0)}
+    large = configs("ladder64")
+    assert [config["label"] for config in large] == list(plain)[4:]
+    for config in large:
+        same = plain[config["label"]]
+        assert config["training"] == same["training"] | {"batch": 64}
+        assert config["model"] == same["model"] and config["experiment"] == "ladder64"
+
+
+def test_one_seed_of_an_experiment():
+    assert [c["seed"] for c in configs("norms", seed=1)] == [1] * 4
+    assert load("norms", seed=1) == [r for r in load("norms") if r["config"]["seed"] == 1]
 
 
 @pytest.mark.parametrize("record", STORED, ids=NAMES)
@@ -438,9 +475,10 @@ def parameters(config: dict) -> int:
 
 
 def test_parameters_of_the_rungs():
-    counts = [parameters(config) for config in configs("ladder")]
+    rungs = configs("ladder", seed=0)
+    counts = [parameters(config) for config in rungs]
     rises = [after - before for before, after in itertools.pairwise(counts)]
-    by_label = dict(zip([c["label"] for c in configs("ladder")][1:], rises, strict=True))
+    by_label = dict(zip([c["label"] for c in rungs][1:], rises, strict=True))
     assert by_label["+ 4 heads"] == 16_512 and by_label["+ LayerNorm"] == 768
     assert by_label["mean"] == by_label["learned weights + residual"] == 0
 
@@ -497,8 +535,17 @@ def course(monkeypatch, tmp_path, capsys):
 def test_list_and_table(course):
     status, text = course("list")
     assert status == 0 and all(name in text for name in EXPERIMENTS)
-    status, text = course("table", "ladder")
-    assert status == 0 and "no context" in text
+    assert "cannot be read" not in text
+    with mock.patch.object(Path, "iterdir", side_effect=PermissionError(13, "Permission denied")):
+        status, text = course("list")
+    assert status == 0 and "cannot be read (Permission denied)" in text and "ladder" in text
+
+
+def test_a_place_that_may_not_be_looked_at_has_no_run(notes, tmp_path, capsys):
+    denied = PermissionError(13, "Permission denied")
+    with mock.patch.object(Path, "is_file", side_effect=denied):  # the bar asks how far each run is
+        run_sweep([square(2)], tmp_path)
+    assert read_record(result_path(tmp_path, square(2))) is not None
 
 
 def test_own_runs_leave_the_package_alone(course, corpus, monkeypatch, tmp_path):

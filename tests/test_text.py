@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -80,6 +81,27 @@ def test_a_named_folder_without_the_file_is_an_error(cache, pinned, tmp_path, mo
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
     with pytest.raises(TextUnavailable, match=r"COURSE_DATA names the folder .* no tinyshakes"):
         find_text()
+
+
+@pytest.mark.parametrize("step", ["is_file", "read_bytes"])
+@pytest.mark.parametrize("variable", ["COURSE_DATA", "COURSE_CACHE"])
+def test_a_folder_that_may_not_be_read_is_a_sentence(pinned, tmp_path, monkeypatch, variable, step):
+    put(tmp_path)
+    monkeypatch.delenv("COURSE_DATA", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    with (
+        mock.patch.object(Path, step, side_effect=PermissionError(13, "Permission denied")),
+        pytest.raises(TextUnavailable, match=rf"cannot be read \(Permission .* set {variable} to"),
+    ):
+        find_text()
+
+
+def test_a_tilde_is_the_home_folder(pinned, tmp_path, monkeypatch):
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
+    monkeypatch.setenv("COURSE_DATA", "~/data")
+    path = put(tmp_path / "data")
+    assert find_text() == path
 
 
 @pytest.mark.parametrize("place", ["named", "cache"])
@@ -210,6 +232,19 @@ def test_without_a_writable_cache_the_work_is_done_again(tmp_path, monkeypatch):
     assert len(tokenize(SAMPLE, 300).train) > 0
 
 
+@pytest.mark.parametrize("short", ["", "a", None])
+def test_a_text_without_two_parts_is_refused(cache, short):
+    with pytest.raises(ValueError, match="text: expected at least one character for each part"):
+        tokenize(short, 300)
+
+
+def test_a_part_that_is_too_short_to_be_scored_is_named(cache):
+    corpus = tokenize("to be or", 256)
+    assert len(corpus.held_out) == 1 and unigram_perplexity(corpus) > 1
+    with pytest.raises(ValueError, match="held_out: .* at least 2, got 1"):
+        bigram_perplexity(corpus)
+
+
 @pytest.mark.parametrize("size", [0, 255, 300.0, True])
 def test_a_vocabulary_smaller_than_the_bytes_is_refused(cache, size):
     with pytest.raises(ValueError, match="vocab_size: expected a whole number of at least 256"):
@@ -230,7 +265,7 @@ def test_counts_agree_with_counting_by_hand(cache):
     ]
     expected = math.exp(sum(losses) / len(losses))
     assert bigram_perplexity(corpus, strength=3.0) == pytest.approx(expected, rel=1e-12)
-    with pytest.raises(ValueError, match="strength: expected a positive number"):
+    with pytest.raises(ValueError, match="strength: expected a finite number above 0"):
         bigram_perplexity(corpus, strength=0)
 
 

@@ -160,6 +160,9 @@ def test_a_seed_fixes_the_sample():
 def test_words_and_numbers_are_inverse():
     text = "clara under the old tree sings ."
     assert LANGUAGE.decode(LANGUAGE.encode(text)) == text
+    assert LANGUAGE.decode(LANGUAGE.encode(text).numpy()) == text
+    assert LANGUAGE.decode([np.int64(0), torch.tensor(1)]) == LANGUAGE.decode([0, 1])
+    assert LANGUAGE.decode([]) == LANGUAGE.decode(LANGUAGE.encode("")) == ""
     assert len(set(LANGUAGE.vocabulary)) == len(LANGUAGE) == 40
 
 
@@ -182,6 +185,11 @@ def test_markov_chain_has_one_floor_after_every_word():
         (lambda: LANGUAGE.next_word_probabilities("the the"), "prefix: .*'the' as word 1"),
         (lambda: LANGUAGE.next_word_probabilities([40]), "tokens: .*0 to 39, got 40"),
         (lambda: LANGUAGE.decode([[1]]), "tokens: .*got"),
+        (lambda: LANGUAGE.decode(3), "tokens: .*got 3"),
+        (lambda: LANGUAGE.decode([1.0]), "tokens: .*got"),
+        (lambda: LANGUAGE.encode(3), "text: expected words, got int"),
+        (lambda: MarkovChain(3, decay="fast"), "decay: expected a finite number"),
+        (lambda: MarkovChain(3, decay=1.5), "decay: expected"),
         (lambda: LANGUAGE.sample(0, length=3, seed=0), "n: expected"),
         (lambda: LANGUAGE.sample(3, length=0, seed=0), "length: expected"),
         (lambda: LANGUAGE.optimal_perplexity(-1), "context: expected"),

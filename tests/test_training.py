@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import sys
+from unittest import mock
 
 import pytest
 import torch
@@ -13,14 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course import training
-from course.training import (
-    DamagedCheckpoint,
-    History,
-    next_token_batches,
-    patience,
-    perplexity,
-    train,
-)
+from course.training import History, next_token_batches, patience, perplexity, train
 from course.transformer import Transformer, TransformerConfig
 
 V = 7
@@ -215,7 +209,7 @@ def test_history_is_plain_json() -> None:
     assert set(again) == {"losses", "evaluations", "seconds"}
 
 
-# --- checkpoints ---------------------------------------------------------------------------------
+# --- going on from a checkpoint (the file itself: test_checkpoints.py) ---------------------------
 
 
 def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(tmp_path) -> None:
@@ -227,72 +221,88 @@ def test_a_run_cut_anywhere_ends_as_if_it_had_not_been(tmp_path) -> None:
             model,
             batches,
             steps=steps,
-            evaluate=lambda m: perplexity(m, text(), window=8),
+            evaluate=lambda m: perplexity(m, text(), window=8) + torch.rand(()).item(),
             **options,
             **more,
         )
         return model, history
 
-    whole, full = run(10, sampler())
+    class Breaking:
+        """The sampler, until the power fails."""
 
-    def breaking():
         drawn = 0
+        identity = staticmethod(sampler().identity)
 
-        def sample(generator):
-            nonlocal drawn
-            drawn += 1
-            if drawn == 8:
+        def __call__(self, generator):
+            self.drawn += 1
+            if self.drawn == 8:
                 raise KeyboardInterrupt
             return sampler()(generator)
 
-        return sample
-
+    whole, full = run(10, sampler())
     path = tmp_path / "deep" / "run.pt"
     with pytest.raises(KeyboardInterrupt):
-        run(10, breaking(), checkpoint=path, checkpoint_every=3)
+        run(10, Breaking(), checkpoint=path, checkpoint_every=3)
     assert [p.name for p in path.parent.iterdir()] == ["run.pt"]
     torch.rand(5)  # the global state of the second process is another one
-    resumed, rest = run(10, sampler(), checkpoint=path, checkpoint_every=3)
-    assert rest.losses == full.losses and rest.evaluations == full.evaluations
-    assert torch.equal(weights(resumed), weights(whole))
-    _, done = run(9, sampler(), checkpoint=path)
-    assert done.steps == 9 and done.losses == full.losses[:9]
+    for every in (3, 10):
+        resumed, rest = run(10, sampler(), checkpoint=path, checkpoint_every=every)
+        assert rest.losses == full.losses and rest.evaluations == full.evaluations
+        assert torch.equal(weights(resumed), weights(whole))
+    with pytest.raises(ValueError, match="steps: expected at least the 10 that .* has done, got 9"):
+        run(9, sampler(), checkpoint=path)
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
+def test_a_longer_run_is_evaluated_where_an_unbroken_one_is(tmp_path) -> None:
+    def run(steps: int, path=None, evaluate=lambda model: weights(model).norm().item()):
+        options = dict(evaluate=evaluate, evaluate_every=5, checkpoint=path, checkpoint_every=4)
+        return train(Table(), sampler(), steps=steps, **options).evaluations
+
     path = tmp_path / "run.pt"
-    train(Table(), sampler(), steps=2, checkpoint=path, checkpoint_every=1)
-    with pytest.raises(ValueError, match=r"checkpoint: expected a run with .*0\.5"):
-        train(Table(), sampler(), steps=2, lr=0.5, checkpoint=path)
-    with pytest.raises(ValueError, match="checkpoint: expected batches to be a sampler"):
-        train(Table(), [], steps=2, checkpoint=path)
+    assert [step for step, _ in run(6, path)] == [5, 6]
+    assert run(12, path) == run(12) == run(12, path)
+    run(3, tmp_path / "silent.pt", evaluate=None)
+    assert run(3, tmp_path / "silent.pt") == run(3)
 
 
-def test_a_damaged_checkpoint_says_so(tmp_path) -> None:
-    path = tmp_path / "run.pt"
-    train(Table(), sampler(), steps=1, checkpoint=path, checkpoint_every=1)
-    whole = path.read_bytes()
-    for damage in (whole[: len(whole) // 2], whole[:-1], b"", b"hello"):
-        path.write_bytes(damage)
-        with pytest.raises(DamagedCheckpoint, match=r"got .*run\.pt, which is damaged"):
-            train(Table(), sampler(), steps=2, checkpoint=path)
-    for other in ([1], {"a": 1}):
-        torch.save(other, path)
-        with pytest.raises(DamagedCheckpoint, match="of another kind"):
-            train(Table(), sampler(), steps=2, checkpoint=path)
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_touches_neither_weights_nor_file(tmp_path, clip) -> None:
+    class Touchy(Table):
+        """Finite logits; from the third call on the gradient of a square root at 0 is ∞ · 0."""
 
-
-def test_a_checkpoint_of_another_model_is_refused_before_it_changes_this_one(tmp_path) -> None:
-    class Larger(Table):
         def __init__(self) -> None:
             super().__init__()
-            self.more = nn.Parameter(torch.zeros(2))
+            self.zero = nn.Parameter(torch.zeros(V))
+            self.calls = 0
 
-    path, model = tmp_path / "run.pt", Larger()
-    train(Table(), sampler(), steps=1, checkpoint=path, checkpoint_every=1)
-    with pytest.raises(ValueError, match="checkpoint: expected the parameters of this model"):
-        train(model, sampler(), steps=2, checkpoint=path)
-    assert weights(model).abs().max() == 0
+        def forward(self, tokens: Tensor) -> Tensor:
+            self.calls += 1
+            logits = super().forward(tokens)
+            return logits + self.zero.square().sqrt() if self.calls == 3 else logits
+
+    path, model = tmp_path / "run.pt", Touchy()
+    with pytest.raises(FloatingPointError, match="gradient: .* nan in zero at step 3"):
+        train(model, sampler(), steps=5, clip=clip, checkpoint=path, checkpoint_every=1)
+    assert weights(model).isfinite().all()
+    sound = Touchy()
+    sound.calls = 3
+    assert train(sound, sampler(), steps=5, clip=clip, checkpoint=path).steps == 5
+
+
+def test_weights_beyond_the_number_range_are_not_written(tmp_path) -> None:
+    path = tmp_path / "run.pt"
+    with pytest.raises(FloatingPointError, match="weights: expected finite numbers after step 1"):
+        train(Table(), sampler(), steps=1, lr=1e39, checkpoint=path)
+    assert not path.exists()
+
+
+def test_training_on_the_cpu_leaves_accelerators_alone() -> None:
+    with (
+        mock.patch("torch.cuda.manual_seed_all") as gpus,
+        mock.patch("torch.mps.manual_seed") as mac,
+    ):
+        train(Table(), sampler(), steps=1)
+    assert not gpus.called and not mac.called
 
 
 # --- perplexity ----------------------------------------------------------------------------------
@@ -318,6 +328,14 @@ def test_perplexity_scores_every_target_once_in_its_window() -> None:
         target += 3
     assert len(losses) == 48
     assert got == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-9)
+
+
+def test_perplexity_sums_in_float64_whatever_the_model_is() -> None:
+    class Flat(Table):
+        def forward(self, tokens: Tensor) -> Tensor:
+            return torch.zeros(*tokens.shape, V, dtype=torch.bfloat16)
+
+    assert perplexity(Flat(), text(3_000), window=2_000, batch=1) == pytest.approx(V, rel=1e-6)
 
 
 def test_the_same_targets_with_more_context() -> None:
@@ -361,6 +379,14 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
         (lambda: train(Table(), sampler(), steps=1, evaluate_every=0), "evaluate_every: expected"),
         (lambda: train(Table(), sampler(), steps=1, checkpoint_every=0), "checkpoint_every: exp"),
         (lambda: train(Table(), sampler(), steps=1, warmup=-1), "warmup: expected a whole number"),
+        (lambda: train(Table(), sampler(), steps=1, lr="fast"), "lr: expected a finite number"),
+        (
+            lambda: train(Table(), [(text(32).view(4, 8), text(32).view(8, 4))], steps=1),
+            "targets: ",
+        ),
+        (lambda: train(Table(), [(text(12).view(4, 3), text(8).view(4, 2))], steps=1), "targets: "),
+        (lambda: train(Table(), [(text(8).view(2, 4), torch.ones(2, 4))], steps=1), "targets: exp"),
+        (lambda: next_token_batches(torch.ones(9), batch=1, window=2), "tokens: expected int64"),
         (lambda: next_token_batches(text(8), batch=1, window=8), "tokens: expected more than win"),
         (lambda: next_token_batches(text(8), batch=0, window=2), "batch: expected"),
         (lambda: perplexity(Table(), text(8), window=8), "tokens: expected more than 8 tokens"),

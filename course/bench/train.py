@@ -51,7 +51,7 @@ class PlainModel(nn.Module):
         model: Any = self.source
         (block,) = model.blocks
         attention, T = block.mixer.attention, tokens.shape[1]
-        x = model.tokens(tokens) + model.places.weight[:T]
+        x = model.tokens(tokens) + model.positions.weight[:T]
         stream = block.mixer_norm(x)
         q, k, v = attention.W_q(stream), attention.W_k(stream), attention.W_v(stream)
         future = torch.ones(T, T, dtype=torch.bool).triu(1)
@@ -77,7 +77,7 @@ class EncoderLayerModel(nn.Module):
         model: Any = self.source
         T = tokens.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(T)
-        x = model.tokens(tokens) + model.places.weight[:T]
+        x = model.tokens(tokens) + model.positions.weight[:T]
         return model.output(model.last_norm(self.layer(x, src_mask=mask, is_causal=True)))
 
 

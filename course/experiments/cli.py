@@ -70,6 +70,12 @@ def own_folder() -> Path:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    try:
+        next(own_folder().iterdir(), None)
+    except FileNotFoundError:
+        pass  # nothing was run yet
+    except OSError as error:
+        print(f"your own runs in {own_folder()} cannot be read ({error.strerror})")
     for name, declare in EXPERIMENTS.items():
         summary = (declare.__doc__ or "").splitlines()[0]
         stored, own = len(load(name)), len(load(name, own_folder()))

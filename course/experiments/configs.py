@@ -11,10 +11,13 @@ from course.inputs import require_choice
 _LANGUAGE_MODEL = "course.experiments.language_model:execute"
 
 
-def configs(name: str) -> list[dict[str, Any]]:
-    """The configs of experiment ``name``, in the order of its table; ``ValueError`` if unknown."""
+def configs(name: str, *, seed: int | None = None) -> list[dict[str, Any]]:
+    """The configs of experiment ``name``, of one ``seed`` or of all, in the order of its table.
+
+    Raises ``ValueError`` for an unknown name.
+    """
     require_choice("name", name, EXPERIMENTS)
-    return EXPERIMENTS[name]()
+    return [config for config in EXPERIMENTS[name]() if seed in (None, config["seed"])]
 
 
 def _run(
@@ -94,6 +97,16 @@ def ladder() -> list[dict[str, Any]]:
     ]
 
 
+def ladder64() -> list[dict[str, Any]]:
+    """The rungs from learned weights on, with 64 windows a step (notebook 04)."""
+    runs = configs("ladder", seed=0)
+    first = [run["label"] for run in runs].index("learned weights")
+    return [
+        run | {"experiment": "ladder64", "training": run["training"] | {"batch": 64}}
+        for run in runs[first:]
+    ]
+
+
 def scale() -> list[dict[str, Any]]:
     """Scores divided by √D or not, at three key widths, and what becomes of them (03).
 
@@ -164,13 +177,13 @@ _ONE_BLOCK = {
 }
 # Short runs: the curve is measured often, on the first 8,192 held-out tokens.
 _SHORT_CURVE = {"evaluate_every": 50, "curve_tokens": 8192}
-# One seed where a run is long, two where it is short.
-_SEEDS = {"ladder": (0,), "scale": (0, 1), "positions": (0, 1), "norms": (0, 1)}
+_SEEDS = {"ladder": (0, 1, 2), "scale": (0, 1), "positions": (0, 1), "norms": (0, 1)}
 
 #: Every experiment by name, in the order of the course.
 EXPERIMENTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "counts": counts,
     "ladder": ladder,
+    "ladder64": ladder64,
     "scale": scale,
     "positions": positions,
     "norms": norms,

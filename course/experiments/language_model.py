@@ -11,16 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from course.attention import attention_weights
+from course.checkpoints import UnusableCheckpoint
 from course.experiments.runner import Config, Progress
 from course.mixers import SoftmaxMixer
 from course.tasks.text import Corpus, load_shakespeare
-from course.training import (
-    DamagedCheckpoint,
-    History,
-    next_token_batches,
-    perplexity,
-    train,
-)
+from course.training import History, next_token_batches, perplexity, train
 from course.transformer import Transformer, TransformerConfig
 
 #: Steps whose loss is stored one by one; what ``--check`` repeats.
@@ -28,7 +23,7 @@ FIRST_STEPS = 50
 
 
 def execute(config: Config, progress: Progress) -> dict[str, Any]:
-    """Train as ``config`` says and return ``{"curve", "result"}``.
+    """Train as ``config`` says and return ``{"curve", "result", "sample"}``.
 
     ``config``: ``model`` (fields of :class:`TransformerConfig` but ``vocab_size``), ``training``
     (``steps batch window lr warmup``), ``seed``, ``evaluate_every``, and optionally
@@ -38,8 +33,9 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
 
     Curve: ``first`` (the loss of each of the first 50 steps), then lists with one entry an
     evaluation: ``step``, ``train`` (mean batch loss since the one before), ``held_out`` (nats a
-    token). A run whose loss is no longer finite ends there and its result is ``diverged_at``, the
-    last step that was finite.
+    token). Sample: what :func:`sample` lets the trained model write. A run whose loss is no longer
+    finite ends there; its result is ``diverged_at``, the last step that was finite, and it writes
+    nothing.
     """
     reuse_freed_memory()
     corpus = load_shakespeare()
@@ -71,7 +67,7 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     try:
         try:
             fit(model, corpus, config, **options)
-        except DamagedCheckpoint:  # nothing was trained yet; begin again
+        except UnusableCheckpoint:  # nothing was trained yet; begin again
             assert checkpoint is not None
             checkpoint.unlink()
             fit(model, corpus, config, **options)
@@ -84,8 +80,10 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
         curve["scores"] = {"step": steps[: len(rows)]}
         curve["scores"] |= {name: [row[name] for row in rows] for name in rows[0]}
     result: dict[str, Any] = {"parameters": model.parameter_counts()["total"]}
-    result |= {"diverged_at": history.steps} if diverged else final(model, corpus, config, history)
-    return {"curve": curve, "result": result}
+    if diverged:
+        return {"curve": curve, "result": result | {"diverged_at": history.steps}}
+    result |= final(model, corpus, config, history)
+    return {"curve": curve, "result": result, "sample": sample(model, corpus, window=window)}
 
 
 def build(config: Config, corpus: Corpus) -> Transformer:
@@ -164,6 +162,30 @@ def final(
     return {
         name: value if isinstance(value, int) else round(value, 3) for name, value in found.items()
     }
+
+
+@torch.no_grad()
+def sample(
+    model: Transformer, corpus: Corpus, *, window: int, characters: int = 200, seed: int = 0
+) -> str:
+    """``characters`` that the trained model writes after a line break, at temperature 1.
+
+    It sees the last ``window`` tokens at each step, as many as it was trained on.
+    """
+    tokenizer = corpus.tokenizer()
+    generator = torch.Generator().manual_seed(seed)
+    start = tokenizer.encode("\n").ids
+    tokens = torch.tensor([start])
+    was_training = model.training
+    model.eval()
+    try:
+        while len(text := tokenizer.decode(tokens[0, len(start) :].tolist())) < characters:
+            chances = model(tokens[:, -window:])[:, -1].softmax(-1)
+            new = torch.multinomial(chances, 1, generator=generator)
+            tokens = torch.cat([tokens, new], dim=1)
+    finally:
+        model.train(was_training)
+    return text[:characters]
 
 
 @torch.no_grad()

@@ -14,16 +14,19 @@ from course.inputs import require_choice
 RESULTS = Path(__file__).parent / "results"
 
 
-def load(name: str, folder: Path | None = None) -> list[Record]:
-    """The stored runs of experiment ``name``, in the order they are declared.
+def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> list[Record]:
+    """The stored runs of experiment ``name``, of one ``seed`` or of all, in their declared order.
 
     ``folder=None`` is the package's own. Each record has ``config``, ``curve`` (lists, one entry a
-    measured step), ``result``, ``date``, ``seconds``, ``machine``. Runs that are not stored are
-    left out; raises ``ValueError`` for an unknown name.
+    measured step), ``result``, ``date``, ``seconds``, ``machine``, and in newer ones ``sample``, a
+    text that the trained model wrote. Runs that are not stored are left out; raises ``ValueError``
+    for an unknown name.
     """
     require_choice("name", name, EXPERIMENTS)
     folder = RESULTS if folder is None else folder
-    records = (read_record(result_path(folder, config), config) for config in configs(name))
+    records = (
+        read_record(result_path(folder, config), config) for config in configs(name, seed=seed)
+    )
     return [record for record in records if record is not None]
 
 

@@ -23,6 +23,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from course.inputs import require_choice, require_positive
 
 Config = Mapping[str, Any]
@@ -159,81 +161,37 @@ def run_one(config: Config, folder: Path, *, threads: int | None = None) -> Reco
     if record is not None:
         return record
     work = path.parent / _WORK
-    with _claim(work / f"{path.stem}.lock") as mine:
-        if not mine:
-            return None
-        record = read_record(path, config)  # it may have been finished between look and lock
-        if record is not None:
-            return record
-        if threads is not None:
-            import torch
-
-            torch.set_num_threads(threads)
-        reporter = _Reporter(work / f"{path.stem}.progress")
-        progress = Progress(reporter, work / f"{path.stem}.checkpoint")
-        start = time.perf_counter()
-        outcome = execute(config, progress)
-        record = {
-            "config": dict(config),
-            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-            "seconds": round(time.perf_counter() - start, 1),
-            "machine": machine(),
-            **outcome,
-        }
-        write_record(path, record)
-        for leftover in (progress.checkpoint, reporter.path):
-            if leftover is not None:
-                leftover.unlink(missing_ok=True)
-    return record
-
-
-@contextlib.contextmanager
-def _claim(lock: Path) -> Iterator[bool]:
-    """Whether this process now holds ``lock``; held until the block ends or the process dies."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    file = _take(lock)
-    if file is None:
-        yield False
-        return
+    work.mkdir(parents=True, exist_ok=True)
     try:
-        yield True
-    finally:
-        # Removed while still held: who waits on the old file sees that it is no longer the one
-        # on disk. Windows cannot remove an open file; there the empty file stays.
-        with contextlib.suppress(OSError):
-            lock.unlink()
-        file.close()
-        with contextlib.suppress(OSError):
-            lock.parent.rmdir()  # only succeeds when no other run is unfinished
-
-
-def _take(lock: Path):
-    try:
-        file = open(lock, "a+b")  # noqa: SIM115  (the lock lives as long as the file is open)
-    except FileNotFoundError:  # another process removed the empty folder just now
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "a+b")  # noqa: SIM115
-    try:
-        _lock_file(file)
-        same = os.path.samestat(os.fstat(file.fileno()), os.stat(lock))
-    except OSError:
-        same = False
-    if not same:
-        file.close()
+        # The empty file stays: whoever removed it could take it away from one who waits for it.
+        held = FileLock(work / f"{path.stem}.lock").acquire(timeout=0)
+    except Timeout:
         return None
-    return file
+    with held:
+        record = read_record(path, config)  # it may have been finished between look and lock
+        return _compute(config, path, work, threads) if record is None else record
 
 
-def _lock_file(file) -> None:
-    """Lock without waiting; raises ``OSError`` when another process holds the lock."""
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt
+def _compute(config: Config, path: Path, work: Path, threads: int | None) -> Record:
+    if threads is not None:
+        import torch
 
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        torch.set_num_threads(threads)
+    reporter = _Reporter(work / f"{path.stem}.progress")
+    checkpoint = work / f"{path.stem}.checkpoint"
+    start = time.perf_counter()
+    outcome = execute(config, Progress(reporter, checkpoint))
+    record = {
+        "config": dict(config),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "seconds": round(time.perf_counter() - start, 1),
+        "machine": machine(),
+        **outcome,
+    }
+    write_record(path, record)
+    for leftover in (checkpoint, reporter.path):
+        leftover.unlink(missing_ok=True)
+    return record
 
 
 class _Reporter:
@@ -405,9 +363,9 @@ def _bar(configs: Sequence[Config], folder: Path, quiet: bool) -> Iterator[None]
 
 def _share_done(config: Config, folder: Path) -> float:
     path = result_path(folder, config)
-    if path.is_file():
-        return 1.0
     try:
+        if path.is_file():
+            return 1.0
         step = int((path.parent / _WORK / f"{path.stem}.progress").read_text())
     except (OSError, ValueError):
         return 0.0

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course.inputs import require_positive
+from course.inputs import require_number, require_positive
 
 FILE_NAME = "tinyshakespeare.txt"
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
     """
     named = os.environ.get("COURSE_CACHE")
     if named:
-        return Path(named)
+        return Path(named).expanduser()
     import pooch
 
     return Path(pooch.os_cache("attention-derived"))
@@ -52,23 +52,27 @@ def cache_folder() -> Path:
 def find_text() -> Path | None:
     """The file of the text in ``COURSE_DATA`` or in the cache folder, or None; never downloads.
 
-    Raises :class:`TextUnavailable` when ``COURSE_DATA`` is set but the file is not there, and
-    :class:`WrongText` when a file is found whose SHA-256 is not the pinned one.
+    Raises :class:`TextUnavailable` when ``COURSE_DATA`` is set but the file is not there, or when
+    it may not be read, and :class:`WrongText` when a file is found whose SHA-256 is not the pinned
+    one.
     """
     named = os.environ.get("COURSE_DATA")
+    path = (Path(named).expanduser() if named else cache_folder()) / FILE_NAME
+    try:
+        if path.is_file():
+            _check(path)
+            return path
+    except OSError as error:
+        raise TextUnavailable(
+            f"{path} cannot be read ({error.strerror}). Give yourself the right to read it, or set "
+            f"{'COURSE_DATA' if named else 'COURSE_CACHE'} to another folder."
+        ) from error
     if named:
-        path = Path(named) / FILE_NAME
-        if not path.is_file():
-            raise TextUnavailable(
-                f"COURSE_DATA names the folder {named}, but there is no {FILE_NAME} in it. "
-                "Put the file there, or unset COURSE_DATA to use the cache."
-            )
-    else:
-        path = cache_folder() / FILE_NAME
-        if not path.is_file():
-            return None
-    _check(path)
-    return path
+        raise TextUnavailable(
+            f"COURSE_DATA names the folder {named}, but there is no {FILE_NAME} in it. "
+            "Put the file there, or unset COURSE_DATA to use the cache."
+        )
+    return None
 
 
 def fetch_text() -> Path:
@@ -151,6 +155,8 @@ def tokenize(text: str, vocab_size: int = VOCAB_SIZE) -> Corpus:
     import tokenizers
 
     require_positive("vocab_size", vocab_size, minimum=256)
+    if not isinstance(text, str) or len(text) < 2:
+        raise ValueError(f"text: expected at least one character for each part, got {text!r}")
     key = f"{tokenizers.__version__} {vocab_size} {TRAIN_SHARE} {text}"
     name = f"tokens-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     path = cache_folder() / name
@@ -216,6 +222,7 @@ def _write_tokens(path: Path, kept: dict[str, np.ndarray]) -> None:
 
 def unigram_perplexity(corpus: Corpus) -> float:
     """Held-out perplexity of the token frequencies of the train split (add-one smoothing)."""
+    require_positive("corpus.held_out: number of tokens", len(corpus.held_out))
     frequency = _frequencies(corpus)
     return math.exp(-float(frequency[corpus.held_out].log().mean()))
 
@@ -226,8 +233,8 @@ def bigram_perplexity(corpus: Corpus, *, strength: float = 20.0) -> float:
     A pair's count is mixed with ``strength`` draws from the unigram frequencies, which gives unseen
     pairs their share: P(b | a) = (n(ab) + strength·P(b)) / (n(a) + strength).
     """
-    if not strength > 0:
-        raise ValueError(f"strength: expected a positive number, got {strength!r}")
+    require_number("strength", strength, above=0)
+    require_positive("corpus.held_out: number of tokens", len(corpus.held_out), minimum=2)
     size = corpus.vocab_size
     pairs = torch.bincount(corpus.train[:-1] * size + corpus.train[1:], minlength=size * size)
     table = pairs.reshape(size, size).double()

@@ -10,13 +10,14 @@ equations 18-21), never estimated from samples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course.inputs import require_positive
+from course.inputs import require_number, require_positive
 
 _NAMES = {  # everybody has one verb
     "anna": "sleeps",
@@ -65,6 +66,8 @@ class _HiddenMarkov:
 
     def encode(self, text: str) -> Tensor:
         """Token numbers [T] int64 of a sentence; ``ValueError`` for a word it does not know."""
+        if not isinstance(text, str):
+            raise ValueError(f"text: expected words, got {type(text).__name__}")
         words = text.split()
         for word in words:
             if word not in self._index:
@@ -174,13 +177,15 @@ class _HiddenMarkov:
             beliefs, weights = after[first], np.bincount(group.ravel(), probability)
 
     def _tokens(self, tokens: Tensor | Sequence[int]) -> list[int]:
-        numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+        expected = f"tokens: expected a sequence of whole numbers from 0 to {len(self) - 1}"
+        try:
+            given = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+            numbers = [index(number) for number in given]
+        except TypeError:  # no sequence, or not of whole numbers
+            raise ValueError(f"{expected}, got {tokens!r}") from None
         for number in numbers:
-            if not isinstance(number, int) or not 0 <= number < len(self):
-                raise ValueError(
-                    f"tokens: expected a sequence of whole numbers from 0 to {len(self) - 1}, "
-                    f"got {number!r}"
-                )
+            if not 0 <= number < len(self):
+                raise ValueError(f"{expected}, got {number}")
         return numbers
 
 
@@ -193,7 +198,8 @@ class MarkovChain(_HiddenMarkov):
 
     def __init__(self, n_words: int = 24, *, decay: float = 0.526, seed: int = 0) -> None:
         require_positive("n_words", n_words, minimum=2)
-        if not 0 < decay <= 1:
+        require_number("decay", decay, above=0)
+        if decay > 1:
             raise ValueError(f"decay: expected a number above 0 and at most 1, got {decay!r}")
         rng = np.random.default_rng(seed)
         chances = decay ** np.arange(n_words)
