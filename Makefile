@@ -27,7 +27,7 @@ NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make lab          set up .venv and open JupyterLab on notebook 00 (PORT=8888)"
+	@echo "make lab          set up .venv and open JupyterLab on your copy of notebook 00 (PORT=8888)"
 	@echo "make test         check the code's form, its tests, and every notebook, offline"
 	@echo "make test-all     the same, and the slow and the browser tests"
 	@echo "make notebooks    run the notebooks again and store their outputs (NB=01 picks)"

@@ -1,32 +1,39 @@
 """Softmax attention: who may look at whom, the weights, the summary, and several heads of it.
 
-Three implementations of one function: ``reference`` follows the formula term by term and is the
-one to read; ``torch`` hands the same problem to PyTorch's fused kernel and is the one to train
-with; ``triton`` is the course's own GPU kernel, which is there to be read as well.
+    o_t = Σ_i w_ti v_i      w_t = softmax(scale · q_t·k_i + bias_ti) over the keys i that t may see
+
+Three implementations of one function: ``reference`` is that formula, line by line, and the one to
+read; ``torch`` hands the same problem to PyTorch's fused kernels (:mod:`course.engine.softmax`) and
+is the one to use; ``triton`` is the course's own GPU kernel, which is there to be read as well.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from course.cache import KeyValueCache
+from course.engine import kernels
+from course.engine import softmax as engine
 from course.inputs import (
     require_bool,
     require_broadcast,
     require_choice,
     require_flag,
     require_floating,
+    require_key_mask,
     require_number,
     require_positive,
     require_rank,
     require_same,
     require_same_dtype,
+    without_autocast,
 )
+from course.sight import near, visible, with_padding
+
+IMPLS = ("torch", "reference", "triton")
 
 
 def causal_mask(
@@ -41,7 +48,29 @@ def causal_mask(
     S = T if S is None else S
     require_positive("T", T, minimum=0)
     require_positive("S", S, minimum=0)
-    return _within(T, S, causal=True, window=window, device=device)
+    if window is not None:
+        require_positive("window", window)
+    return near(T, S, S - T, causal=True, window=window, device=device)
+
+
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, see: Tensor, bias: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The weights ``[B,H,T,S]`` and the average of the values ``[B,H,T,Dv]``.
+
+    ``see``: boolean, broadcasts to ``[B,H,T,S]``.
+    """
+    looks, seen = see.any(-1).unsqueeze(-1), see.any(-2).unsqueeze(-1)
+    # 0 · NaN is NaN: a query that sees nothing, and a key that nobody sees, are cleared first.
+    q, k, v = q.masked_fill(~looks, 0), k.masked_fill(~seen, 0), v.masked_fill(~seen, 0)
+    scores = (q @ k.mT) * scale
+    if bias is not None:
+        scores = scores + bias
+    # −∞ is beaten by no score. A row of nothing but −∞ would be 0/0, so such a row gets equal
+    # scores instead and loses its weights afterwards: zero output, zero gradient.
+    scores = scores.masked_fill(~see, -torch.inf).masked_fill(~looks, 0)
+    weights = scores.softmax(-1).masked_fill(~looks, 0)
+    return weights, weights @ v
 
 
 def attention_weights(
@@ -49,6 +78,7 @@ def attention_weights(
     k: Tensor,
     *,
     mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
     causal: bool = False,
     window: int | None = None,
     bias: Tensor | None = None,
@@ -59,9 +89,9 @@ def attention_weights(
     ``q [B,H,T,D]``, ``k [B,H,S,D]`` → ``[B,H,T,S]`` in the dtype of ``q``; options as in
     :func:`softmax_attention`. Every row sums to 1; a row that may look at nothing is all zeros.
     """
-    _check(q, k, mask, causal, bias, scale)
-    visible = _visible(q, k, mask, causal, window, bias)
-    return _weights(q, k, visible, bias, scale).to(q.dtype)
+    nothing = k[..., :0] if isinstance(k, Tensor) and k.ndim == 4 else k
+    options = _checked(q, k, nothing, mask, key_mask, causal, window, bias, scale)
+    return _by_formula(q, k, nothing, **options)[0]
 
 
 def softmax_attention(
@@ -70,184 +100,117 @@ def softmax_attention(
     v: Tensor,
     *,
     mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
     causal: bool = False,
     window: int | None = None,
     bias: Tensor | None = None,
     scale: float | None = None,
-    impl: str = "reference",
+    impl: str = "torch",
 ) -> Tensor:
     """A weighted average of the values, the weights being a softmax of query–key scores.
 
-    ``q [B,H,T,D]``, ``k [B,H,S,D]``, ``v [B,H,S,Dv]`` → ``[B,H,T,Dv]`` in the dtype of ``q``;
-    float16 and bfloat16 are computed in float32.
+    ``q [B,H,T,D]``, ``k [B,H,S,D]``, ``v [B,H,S,Dv]`` → ``[B,H,T,Dv]`` in the dtype of ``q``; sums
+    are kept in float32 (float64 for float64 inputs), under autocast too.
 
-    ``mask``: boolean, broadcasts to ``[B,H,T,S]``, True = may look. ``causal``: the last query is
-    aligned with the last key (see :func:`causal_mask`). ``window=w``: the last ``w`` keys with
-    ``causal``, else the keys at a distance below ``w`` (same alignment). ``bias``: added to the
-    scores, broadcasts to ``[B,H,T,S]``; −inf there means "may not look". ``scale=None`` is
-    ``D**-0.5``. ``impl``: ``reference``, ``torch`` or ``triton`` (D and Dv up to 256).
+    ``mask``: boolean, broadcasts to ``[B,H,T,S]``, True = may look. ``key_mask [B,S]``: boolean,
+    True = a real token; nobody looks at padding. ``causal``: the last query is aligned with the
+    last key (see :func:`causal_mask`). ``window=w``: the last ``w`` keys with ``causal``, else the
+    keys at a distance below ``w`` (same alignment). ``bias``: added to the scores, broadcasts to
+    ``[B,H,T,S]``; −inf there means "may not look". ``scale``: factor of the scores q·k; None is
+    ``D**-0.5`` here, and 1 in :func:`course.linear.linear_attention`, where a feature map stands
+    between. ``impl``: ``torch``, ``reference`` or ``triton`` (D and Dv up to 256).
 
     A query that may look at nothing gets zeros, and gives zero gradient. A key that no query may
     look at has no influence, whatever it holds (NaN too). A NaN that some query may look at can
-    reach the other queries of its head, because a weight of 0 times NaN is NaN.
+    reach the other queries of its head, because a weight of 0 times NaN is NaN. Second derivatives
+    and forward mode (``torch.func.jvp``) are those of ``reference``: PyTorch's kernels refuse them.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
     the wrong shape, a mask that is not boolean, a scale that is no finite number, or an unknown
     ``impl``; ``RuntimeError`` with the reason where ``triton`` cannot run.
     Source: Vaswani et al. 2017, "Attention Is All You Need", equation 1.
     """
-    require_choice("impl", impl, ("reference", "torch", "triton"))
-    _check(q, k, mask, causal, bias, scale)
-    require_rank("v", v, "B H S Dv")
-    for axis, index in (("B", 0), ("H", 1), ("S", 2)):
-        require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
-    require_same_dtype(q=q, v=v)
+    require_choice("impl", impl, IMPLS)
+    options = _checked(q, k, v, mask, key_mask, causal, window, bias, scale)
     if impl == "triton":
-        return _tiled(q, k, v, mask, causal, window, bias, scale)
-    T, S = q.shape[2], k.shape[2]
-    everything = T == S or (S > 0 and (not causal or T == 1))  # the last query sees every key
-    if impl == "torch" and everything and mask is None and bias is None and window is None:
-        # Every query sees something and every key is seen: the kernel needs no mask from us.
-        causal = causal and T == S
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-    visible = _visible(q, k, mask, causal, window, bias)
-    v = v.masked_fill(~visible.any(-2).unsqueeze(-1), 0)
-    if impl == "torch":
-        return _fused(q, k, v, visible, bias, scale)
-    weights = _weights(q, k, visible, bias, scale)
-    return (weights @ v.to(weights.dtype)).to(q.dtype)
+        return kernels.softmax(q, k, v, **options)
+    if impl == "reference":
+        return _by_formula(q, k, v, **options)[1]
+    with without_autocast(q.device):
+        return engine.attend(q, k, v, **options)
 
 
-def _check(
+def _checked(
     q: Tensor,
     k: Tensor,
+    v: Tensor,
     mask: Tensor | None,
+    key_mask: Tensor | None,
     causal: bool,
+    window: int | None,
     bias: Tensor | None,
     scale: float | None,
-) -> None:
-    """Raise ``ValueError`` unless queries, keys and options are right and fit together."""
-    require_rank("q", q, "B H T D")
-    require_rank("k", k, "B H S D")
-    require_floating("q", q)
+) -> dict[str, Any]:
+    """The options as every implementation gets them; ``ValueError`` unless all fits together."""
+    for name, x, axes in (("q", q, "B H T D"), ("k", k, "B H S D"), ("v", v, "B H S Dv")):
+        require_rank(name, x, axes)
+        require_floating(name, x)
     for axis, index in (("B", 0), ("H", 1), ("D", 3)):
         require_same(axis, {"q": q.shape[index], "k": k.shape[index]})
+    for axis, index in (("B", 0), ("H", 1), ("S", 2)):
+        require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
     require_same_dtype(q=q, k=k)
+    require_same_dtype(q=q, v=v)
     require_positive("D", q.shape[3])
     require_flag("causal", causal)
+    if window is not None:
+        require_positive("window", window)
     if scale is not None:
         require_number("scale", scale)
     shape = (*q.shape[:3], k.shape[2])
     if mask is not None:
         require_bool("mask", mask, "True = may look")
         require_broadcast("mask", mask, shape, "B H T S")
+    if key_mask is not None:
+        require_key_mask(key_mask, k)
     if bias is not None:
         require_floating("bias", bias)
         require_broadcast("bias", bias, shape, "B H T S")
+        bias = _within_range(bias, torch.promote_types(q.dtype, torch.float32))
+    return {
+        "mask": with_padding(mask, key_mask),
+        "bias": bias,
+        "causal": bool(causal),
+        "window": None if window is None else int(window),
+        "scale": q.shape[3] ** -0.5 if scale is None else float(scale),
+    }
 
 
-def _within(
-    T: int, S: int, causal: bool, window: int | None, device: torch.device | None
-) -> Tensor:
-    """Who is near enough, ``[T, S]``: by the order of time, by the distance, or by both."""
-    # How many places key i lies before query t, the last query standing at the last key.
-    lag = torch.arange(S - T, S, device=device).unsqueeze(1) - torch.arange(S, device=device)
-    near = lag >= 0 if causal else torch.ones_like(lag, dtype=torch.bool)
-    if window is not None:
-        require_positive("window", window)
-        near = near & (lag.abs() < window)
-    return near
+def _within_range(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """In the dtype of the scores, whose range a finite bias does not leave (−inf has a meaning)."""
+    if bias.dtype == torch.float64 != dtype:
+        limit = torch.finfo(dtype).max
+        bias = torch.where(bias == -torch.inf, bias, bias.clamp(-limit, limit))
+    return bias.to(dtype)
 
 
-def _visible(
-    q: Tensor,
-    k: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    window: int | None,
-    bias: Tensor | None,
-) -> Tensor:
-    """Everything that forbids a look, as one boolean mask that broadcasts to ``[B,H,T,S]``."""
-    visible = _within(q.shape[2], k.shape[2], causal, window, q.device)
-    if mask is not None:
-        visible = visible & mask
-    if bias is not None:
-        visible = visible & (bias != -torch.inf)
-    return visible
-
-
-def _weights(
-    q: Tensor, k: Tensor, visible: Tensor, bias: Tensor | None, scale: float | None
-) -> Tensor:
-    """The weights in the accumulation dtype: float64 for float64 queries, else float32."""
-    wide = torch.promote_types(q.dtype, torch.float32)
-    q, k = _without_unused(q, k, visible)
-    scores = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * _scale(q, scale)
-    if bias is not None:
-        scores = scores + bias
-    seen = visible.any(-1, keepdim=True)
-    # −inf is beaten by no score. A row of nothing but −inf would be 0/0, so such a row gets equal
-    # scores instead and loses its weights afterwards: zero output, zero gradient.
-    scores = scores.masked_fill(~visible, -torch.inf).masked_fill(~seen, 0)
-    return scores.softmax(-1).masked_fill(~seen, 0)
-
-
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, bias: Tensor | None, scale: float | None
-) -> Tensor:
-    """The same through ``torch.nn.functional.scaled_dot_product_attention``."""
-    q, k = _without_unused(q, k, visible)
-    empty = ~visible.any(-1, keepdim=True)
-    allowed = visible | empty
-    if bias is not None:
-        # In float32 even for half precision, whose range a bias of −1e5 would leave.
-        bias = bias.to(torch.promote_types(q.dtype, torch.float32))
-        allowed = bias.masked_fill(~allowed, -torch.inf).masked_fill(empty, 0)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=_scale(q, scale))
-    return out.masked_fill(empty, 0)
-
-
-def _tiled(
+def _by_formula(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    *,
     mask: Tensor | None,
+    bias: Tensor | None,
     causal: bool,
     window: int | None,
-    bias: Tensor | None,
-    scale: float | None,
-) -> Tensor:
-    """The same by the kernels of ``course.kernels.softmax``, or a refusal with its reason."""
-    if window is not None:
-        require_positive("window", window)
-    for name, x, axis in (("q", q, "D"), ("v", v, "Dv")):
-        if x.shape[-1] > _WIDEST:
-            raise ValueError(
-                f'{name}: expected {axis} of at most {_WIDEST} with impl="triton", '
-                f"got {x.shape[-1]}"
-            )
-    bias = None if bias is None else bias.float()
-    runtime: Any = importlib.import_module("course.kernels.runtime")
-    runtime.require_runnable(q, k, v, mask, bias)
-    kernels: Any = importlib.import_module("course.kernels.softmax")
-    return kernels.softmax_attention(
-        q, k, v, mask=mask, causal=causal, window=window, bias=bias, scale=_scale(q, scale)
-    )
-
-
-def _without_unused(q: Tensor, k: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    """Zero the queries that see nothing and the keys that nothing sees: 0 · NaN would be NaN."""
-    return (
-        q.masked_fill(~visible.any(-1).unsqueeze(-1), 0),
-        k.masked_fill(~visible.any(-2).unsqueeze(-1), 0),
-    )
-
-
-def _scale(q: Tensor, scale: float | None) -> float:
-    return q.shape[-1] ** -0.5 if scale is None else scale
-
-
-_WIDEST = 256  # a kernel holds whole rows of q, k and v in the fast memory of a GPU
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    T, S = q.shape[2], k.shape[2]
+    see = visible(mask, bias, near(T, S, S - T, causal=causal, window=window, device=q.device))
+    wide = torch.promote_types(q.dtype, torch.float32)
+    with without_autocast(q.device):
+        weights, out = _reference(q.to(wide), k.to(wide), v.to(wide), see, bias, scale)
+    return weights.to(q.dtype), out.to(q.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -314,6 +277,7 @@ class MultiHeadAttention(nn.Module):
         context: Tensor | None = None,
         *,
         mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
         causal: bool = False,
         window: int | None = None,
         bias: Tensor | None = None,
@@ -327,7 +291,16 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self.heads(x, context)
         o = softmax_attention(
-            q, k, v, mask=mask, causal=causal, window=window, bias=bias, scale=scale, impl=impl
+            q,
+            k,
+            v,
+            mask=mask,
+            key_mask=key_mask,
+            causal=causal,
+            window=window,
+            bias=bias,
+            scale=scale,
+            impl=impl,
         )
         return self.merge(o, form)
 
@@ -340,29 +313,45 @@ class MultiHeadAttention(nn.Module):
         Fed in any portions, the outputs are those of one full causal pass.
         """
         q, k, v = self.heads(x)
-        cache = KeyValueCache.empty(k, v) if cache is None else cache
-        k, v, cache = cache.extend(k, v)
-        return self.merge(softmax_attention(q, k, v, causal=True, impl=impl)), cache
+        k, v, cache = KeyValueCache.before(k, v, cache).extend(k, v)
+        o = softmax_attention(q.to(k.dtype), k, v, causal=True, impl=impl)
+        return self.merge(o), cache
 
     @classmethod
-    def from_torch(cls, source: nn.MultiheadAttention) -> MultiHeadAttention:
-        """A layer with the weights of ``nn.MultiheadAttention`` (one width for q, k and v)."""
+    def from_torch(
+        cls, source: nn.MultiheadAttention, *, without_dropout: bool = False
+    ) -> MultiHeadAttention:
+        """A layer with the weights of ``nn.MultiheadAttention`` (one width for q, k and v).
+
+        Frozen parameters stay frozen, and the mode (training or not) is kept. ``ValueError`` for
+        what this layer does not have: kdim, vdim, add_bias_kv, add_zero_attn, and dropout unless
+        the caller does ``without_dropout``.
+        """
+        if not isinstance(source, nn.MultiheadAttention):
+            raise ValueError(f"source: expected nn.MultiheadAttention, got {type(source).__name__}")
         if source.in_proj_weight is None or source.bias_k is not None or source.add_zero_attn:
             raise ValueError(
                 "source: expected nn.MultiheadAttention without kdim, vdim, add_bias_kv and "
                 "add_zero_attn, got one that uses them"
             )
+        if source.dropout and not without_dropout:
+            raise ValueError(
+                f"source: expected dropout = 0, since this layer has none, got {source.dropout}; "
+                "from_torch(source, without_dropout=True) leaves it out"
+            )
         layer = cls(source.embed_dim, source.num_heads, bias=source.in_proj_bias is not None)
-        layer.to(source.in_proj_weight)
+        layer.to(source.in_proj_weight).train(source.training)
         with torch.no_grad():
-            for ours, theirs in layer._pairs(source):
+            for ours, theirs, owner in layer._pairs(source):
                 ours.copy_(theirs)
+                ours.requires_grad_(owner.requires_grad)
         return layer
 
     def to_torch(self) -> nn.MultiheadAttention:
         """An ``nn.MultiheadAttention`` (batch first) with these weights.
 
-        Raises ``ValueError`` unless ``H·D = H·Dv = E``, the only widths it knows.
+        Raises ``ValueError`` unless ``H·D = H·Dv = E``, the only widths it knows, and where W_q,
+        W_k and W_v, which are one parameter there, are neither all frozen nor all free.
         """
         if not self.H * self.D == self.H * self.Dv == self.E:
             raise ValueError(
@@ -371,18 +360,29 @@ class MultiHeadAttention(nn.Module):
             )
         has_bias = self.W_q.bias is not None
         target = nn.MultiheadAttention(self.E, self.H, bias=has_bias, batch_first=True)
-        target.to(self.W_q.weight)
+        target.to(self.W_q.weight).train(self.training)
+        flags: dict[Tensor, set[bool]] = {}
         with torch.no_grad():
-            for ours, theirs in self._pairs(target):
+            for ours, theirs, owner in self._pairs(target):
                 theirs.copy_(ours)
+                flags.setdefault(owner, set()).add(ours.requires_grad)
+        for owner, found in flags.items():
+            if len(found) > 1:
+                raise ValueError(
+                    "to_torch: expected W_q, W_k and W_v all frozen or all free, got some of each"
+                )
+            owner.requires_grad_(found.pop())
         return target
 
-    def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor]]:
-        """Every parameter of this layer beside the same one (or a view of it) in ``other``."""
+    def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Each parameter of this layer, the same numbers in ``other``, and whose they are there."""
         inputs = (self.W_q, self.W_k, self.W_v)
-        pairs = list(zip((m.weight for m in inputs), other.in_proj_weight.chunk(3), strict=True))
-        pairs.append((self.W_o.weight, other.out_proj.weight))
+        weights, biases = other.in_proj_weight, other.in_proj_bias
+        pairs: list[tuple[Tensor, Tensor, Tensor]] = [
+            (m.weight, x, weights) for m, x in zip(inputs, weights.chunk(3), strict=True)
+        ]
+        pairs.append((self.W_o.weight, other.out_proj.weight, other.out_proj.weight))
         if self.W_o.bias is not None:
-            pairs += zip((m.bias for m in inputs), other.in_proj_bias.chunk(3), strict=True)
-            pairs.append((self.W_o.bias, other.out_proj.bias))
+            pairs += [(m.bias, x, biases) for m, x in zip(inputs, biases.chunk(3), strict=True)]
+            pairs.append((self.W_o.bias, other.out_proj.bias, other.out_proj.bias))
         return pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course.inputs import require_choice, require_floating, require_positive
+from course.inputs import require_choice, require_floating, require_positive, without_autocast
 
 FORMS = ("loop", "matrix", "softmax")
 
@@ -35,7 +35,8 @@ def prefix_mean(x: Tensor, *, form: str = "matrix") -> Tensor:
         return torch.zeros_like(x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     forms = {"loop": mean_by_loop, "matrix": mean_by_matrix, "softmax": mean_by_softmax}
-    return forms[form](wide).to(x.dtype)
+    with without_autocast(x.device):
+        return forms[form](wide).to(x.dtype)
 
 
 # The three forms as notebook 01 derives them; ``x`` is [..., T, E] with at least one word.
@@ -72,5 +73,7 @@ def mean_matrix(
 ) -> Tensor:
     """The [T, T] lower-triangular matrix whose row t holds 1/(t+1) at 0 … t: each row sums to 1."""
     require_positive("T", T, minimum=0)
-    ones = torch.ones(T, T, dtype=dtype, device=device).tril()
-    return ones / torch.arange(1, T + 1, dtype=dtype, device=device)[:, None]
+    # Counted in float32 at least: bfloat16 has no 257.
+    wide = torch.promote_types(dtype, torch.float32)
+    count = torch.arange(1, T + 1, dtype=wide, device=device)
+    return (torch.ones(T, T, dtype=wide, device=device).tril() / count[:, None]).to(dtype)

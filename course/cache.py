@@ -34,9 +34,11 @@ class KeyValueCache:
         self._end = 0  # where this cache ends in the buffer
 
     @classmethod
-    def empty(cls, k: Tensor, v: Tensor) -> KeyValueCache:
-        """The cache before the first token, for keys and values such as these."""
-        return cls(k[:, :, :0], v[:, :, :0])
+    def before(cls, k: Tensor, v: Tensor, cache: KeyValueCache | None = None) -> KeyValueCache:
+        """What ``k`` and ``v`` are to be appended to: ``cache``, or an empty one if it is None."""
+        if cache is not None and not isinstance(cache, cls):
+            raise ValueError(f"cache: expected a {cls.__name__}, got {type(cache).__name__}")
+        return cls(k[:, :, :0], v[:, :, :0]) if cache is None else cache
 
     def nbytes(self) -> int:
         """Bytes of the keys and values kept: what a copy of this cache needs."""
@@ -48,9 +50,15 @@ class KeyValueCache:
         """Append ``k [B,H,T,D]`` and ``v [B,H,T,Dv]``.
 
         Returns keys and values of old and new tokens together, and the next cache, which keeps the
-        last ``keep`` of them (None = all). Raises ``ValueError`` that names the cache where its
-        batch, heads, widths, dtype or device are not those of the new tokens.
+        last ``keep`` of them (None = all), in the dtype of the cache. Raises ``ValueError`` that
+        names the cache where its batch, heads, widths, dtype or device are not those of the new
+        tokens; under autocast a wider cache goes on.
         """
+        device = k.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            # The new keys come in a narrow dtype; the past keeps its digits.
+            k = k.to(torch.promote_types(k.dtype, self.k.dtype))
+            v = v.to(torch.promote_types(v.dtype, self.v.dtype))
         self._require_fit(k, v)
         S, T = self.k.shape[2], k.shape[2]
         keep = S + T if keep is None else min(keep, S + T)
@@ -79,7 +87,6 @@ class KeyValueCache:
             names = f"cache.{name}", f"the new {name}"
             for axis, index in (("B", 0), ("H", 1), ("D", 3)):
                 require_same(axis, {names[0]: past.shape[index], names[1]: new.shape[index]})
-            # Autocast changes the dtype of keys: switched on or off in between, they do not fit.
             require_same_dtype(**{names[0]: past, names[1]: new})
             if past.device != new.device:
                 raise ValueError(f"{names[0]}: expected the device {new.device}, got {past.device}")

@@ -26,6 +26,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import course
+from course.console import say
 
 DISTRIBUTION = "attention-derived"
 REINSTALL = "run `make lab` again, or: pip install -c constraints.txt -e .[kernels]"
@@ -339,7 +340,7 @@ def check_environment(notebooks: str) -> None:
         "results can be saved": check_places(),
     }
     for claim, finding in required.items():
-        print(finding if finding.state == "problem" else f"✓ {claim}")
+        say(str(finding) if finding.state == "problem" else f"✓ {claim}")
 
 
 def notebooks_folder(name: str = "notebooks") -> Path | None:
@@ -421,15 +422,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def _command(_: argparse.Namespace) -> int:
     print(f"course {course.__version__}")
     if _here() is None:
-        print("✗ The folder that you are in was deleted: go to another one, and try again.")
+        say("✗ The folder that you are in was deleted: go to another one, and try again.")
         return 1
     findings = []
     for finding in _findings():  # each as soon as it is known: a kernel takes seconds
-        print(finding, flush=True)
+        say(str(finding))
+        sys.stdout.flush()
         findings.append(finding)
     problems = sum(finding.state == "problem" for finding in findings)
     if problems:
-        print(f"The course cannot run here: {problems} problem{'s' * (problems > 1)}, marked ✗.")
+        say(f"The course cannot run here: {problems} problem{'s' * (problems > 1)}, marked ✗.")
         return 1
     print("The course can run here.")
     return 0

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from course.inputs import require_choice, require_flag, require_floating, require_positive
-
-_LOG2_E = math.log2(math.e)
+from course.inputs import (
+    require_choice,
+    require_flag,
+    require_floating,
+    require_positive,
+    without_autocast,
+)
 
 
 class FeatureMap(nn.Module):
@@ -35,18 +40,8 @@ class FeatureMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
-    # The chunk loop works on tiles without autograd. A map with a closed form overrides these two.
-
-    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
-        """φ(x) of one tile, in ``out`` where that saves a copy; returns where it lies."""
-        return self(x, positions) if self.positional else self(x)
-
-    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
-        """Gradient at x, given f = φ(x) and the gradient ``df`` at f (which may be overwritten)."""
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            again = self(leaf, positions) if self.positional else self(leaf)
-            return torch.autograd.grad(again, leaf, df)[0]
+    def require_positions(self, first: int, last: int) -> None:
+        """Raise ``ValueError`` if positions from ``first`` to ``last`` are not all known to φ."""
 
 
 class _Elu(FeatureMap):
@@ -62,15 +57,6 @@ class _Elu(FeatureMap):
     def forward(self, x: Tensor) -> Tensor:
         return torch.exp(x.clamp(max=0)) + torch.relu(x)
 
-    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
-        # exp2 takes half the time of exp on CPU. The product x·log2(e) is rounded once more, which
-        # costs a relative error of |x|·2⁻²⁴ in float32: the error that x itself carries.
-        torch.mul(x, _LOG2_E, out=out).clamp_max_(0).exp2_()
-        return out.add_(torch.relu(x))
-
-    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
-        return df.mul_(f.clamp_max(1))  # φ' = exp(x) = φ up to 0, and 1 above, where φ ≥ 1
-
 
 class _Relu(FeatureMap):
     """max(x, 0): the plainest map that is never negative; a token may have no feature at all."""
@@ -80,12 +66,6 @@ class _Relu(FeatureMap):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(x)
-
-    def write(self, x: Tensor, out: Tensor, positions: Tensor | None) -> Tensor:
-        return torch.clamp_min(x, 0, out=out)
-
-    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
-        return torch.ops.aten.threshold_backward(df, f, 0)
 
 
 class _Taylor(FeatureMap):
@@ -118,17 +98,24 @@ class _Taylor(FeatureMap):
 
 @lru_cache(maxsize=32)
 def _orthogonal(features: int, D: int, seed: int) -> Tensor:
-    """Gaussian directions ``[features, D]``, float64, orthogonal in blocks of D; read only."""
-    generator = torch.Generator().manual_seed(seed)
+    """Gaussian directions ``[features, D]``, float64, orthogonal in blocks of D; read only.
+
+    On the CPU, whatever the default device: not every other one has float64.
+    """
+    options: dict[str, Any] = {
+        "generator": torch.Generator("cpu").manual_seed(seed),
+        "dtype": torch.float64,
+        "device": "cpu",
+    }
     blocks = []
     for _ in range(-(-features // D)):
-        Q, R = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
+        Q, R = torch.linalg.qr(torch.randn(D, D, **options))
         # The signs of R's diagonal are the algorithm's choice, not chance: without them the
         # directions are not uniform, and the estimate is biased.
         blocks.append((Q * R.diagonal().sign()).T)
     # Rows of unit length get the lengths of independent Gaussian vectors: each row is then
     # distributed as a Gaussian vector, which is what makes the estimate unbiased.
-    lengths = torch.randn(features, D, generator=generator, dtype=torch.float64).norm(dim=-1)
+    lengths = torch.randn(features, D, **options).norm(dim=-1)
     return torch.cat(blocks)[:features] * lengths.unsqueeze(-1)
 
 
@@ -147,7 +134,7 @@ class _Favor(FeatureMap):
         super().__init__()
         require_positive("features", features)
         require_positive("seed", seed, minimum=0)
-        self.features = features
+        self.features = int(features)
         self.seed = int(seed)
 
     def width(self, D: int) -> int:
@@ -158,14 +145,24 @@ class _Favor(FeatureMap):
         return _orthogonal(self.features, D, self.seed).clone()
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-        w = _orthogonal(self.features, x.shape[-1], self.seed).to(x.device, dtype)
-        bound = float(w.square().sum(-1).max()) / 2
+        wide = torch.promote_types(x.dtype, torch.float32)
+        w = _orthogonal(self.features, x.shape[-1], self.seed)
         # exp(38)² times 65,536 tokens is just below the largest float32.
-        c = min(max(bound - 38, 0.0), 32.0)
-        wide = x.to(dtype)
-        exponent = wide @ w.T - wide.square().sum(-1, keepdim=True) / 2
-        return (torch.exp(exponent - c) / math.sqrt(self.features)).to(x.dtype)
+        c = (w.square().sum(-1).max() / 2 - 38).clamp(0, 32).to(wide).to(x.device)
+        w, y = w.to(wide).to(x.device), x.to(wide)
+        with without_autocast(x.device):  # an exponent in half precision is off by a factor
+            exponent = y @ w.T - y.square().sum(-1, keepdim=True) / 2
+            return (torch.exp(exponent - c) / math.sqrt(self.features)).to(x.dtype)
+
+
+def _range(x: Tensor) -> tuple[int, int]:
+    """The least and the greatest entry; (0, −1), no entry, if they cannot be had for nothing."""
+    if x.numel() == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return 0, -1
+    try:
+        return int(x.amin()), int(x.amax())
+    except RuntimeError:  # under torch.vmap no value can be read
+        return 0, -1
 
 
 class _CosFormer(FeatureMap):
@@ -173,7 +170,9 @@ class _CosFormer(FeatureMap):
 
     M = ``max_length`` is declared once. The paper takes the length of the sequence, and then adding
     text changes the past. Positions are told by the caller, so a pass can resume, go step by step
-    and leave out padding. Errors: ``ValueError`` for a position of M or more, or below 0.
+    and leave out padding. Errors: ``ValueError`` for a position of M or more, or below 0; where
+    looking at a position would make a GPU wait, or cannot be done (``torch.vmap``), its features
+    are NaN instead.
     Qin et al. 2022 (arXiv:2202.08791), equations 9–10.
     """
 
@@ -194,17 +193,24 @@ class _CosFormer(FeatureMap):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         if positions is None:
+            self.require_positions(0, x.shape[-2] - 1)
             positions = torch.arange(x.shape[-2], device=x.device)
-        if positions.numel():
-            first, last = (int(place) for place in positions.aminmax())
-            if first < 0 or last >= self.max_length:
-                raise ValueError(
-                    f"feature_map: expected positions from 0 and below max_length = "
-                    f"{self.max_length}, got position {first if first < 0 else last}"
-                )
-        angle = positions.to(torch.float64).unsqueeze(-1) * (math.pi / (2 * self.max_length))
+        else:
+            self.require_positions(*_range(positions))
+        outside = (positions < 0) | (positions >= self.max_length)
+        # Below π/2 an angle in float32 is exact enough.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        angle = positions.to(wide) * (math.pi / (2 * self.max_length))
+        angle = angle.masked_fill(outside, torch.nan).unsqueeze(-1)
         r = torch.relu(x)
         return torch.cat([r * angle.cos().to(x.dtype), r * angle.sin().to(x.dtype)], dim=-1)
+
+    def require_positions(self, first: int, last: int) -> None:
+        if first < 0 or last >= self.max_length:
+            raise ValueError(
+                f"feature_map: expected positions from 0 and below max_length = "
+                f"{self.max_length}, got position {first if first < 0 else last}"
+            )
 
 
 class _Dpfp(FeatureMap):
@@ -240,9 +246,6 @@ class _Identity(FeatureMap):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
-    def pullback(self, x: Tensor, f: Tensor, df: Tensor, positions: Tensor | None) -> Tensor:
-        return df
-
 
 _MAPS: dict[str, type[FeatureMap]] = {
     "elu": _Elu,
@@ -272,6 +275,36 @@ def get_feature_map(name: str, **options: object) -> FeatureMap:
         ) from None
 
 
+def width(fm: nn.Module, D: int) -> int:
+    """What ``fm.width(D)`` says, if it is a size; else ``ValueError``."""
+    require_positive("D", D)
+    C: int = fm.width(D)  # type: ignore[operator]
+    require_positive("feature_map.width(D)", C)
+    return int(C)
+
+
+def features(
+    fm: nn.Module, root: float, x: Tensor, positions: Tensor | None, key_mask: Tensor | None
+) -> Tensor:
+    """φ(root·x) ``[N, …, T, C]`` of ``x [N, …, T, D]``, with 0 where ``key_mask [N, T]`` is False.
+
+    ``fm``: one of these maps, or any module with ``.width(D)``; ``positions`` for maps that want
+    them. ``ValueError`` if what comes has another shape or dtype than the map says.
+    """
+    if root != 1:
+        x = x * root
+    f = fm(x) if positions is None else fm(x, positions)
+    expected = [*x.shape[:-1], width(fm, x.shape[-1])]
+    if not isinstance(f, Tensor) or list(f.shape) != expected or f.dtype != x.dtype:
+        came = f"{list(f.shape)} in {f.dtype}" if isinstance(f, Tensor) else type(f).__name__
+        raise ValueError(f"feature_map: expected features {expected} in {x.dtype}, got {came}")
+    if key_mask is None:
+        return f
+    # φ(0) need not be 0: padding must leave z as well as S.
+    hidden = ~key_mask.view(len(key_mask), *[1] * (f.ndim - 3), -1, 1)
+    return f.masked_fill(hidden, 0)
+
+
 def total_variation(a: Tensor, b: Tensor) -> Tensor:
     """How far the weights ``a`` lie from ``b``: half the sum of |a − b| over the last axis.
 
@@ -282,4 +315,5 @@ def total_variation(a: Tensor, b: Tensor) -> Tensor:
     require_floating("b", b)
     if a.shape != b.shape:
         raise ValueError(f"a, b: expected equal shapes, got {list(a.shape)} and {list(b.shape)}")
-    return (a - b).abs().sum(-1) / 2
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return ((a.to(wide) - b.to(wide)).abs().sum(-1) / 2).to(a.dtype)

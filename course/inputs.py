@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Sequence
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +60,14 @@ def require_bool(name: str, x: Tensor, meaning: str) -> None:
         raise ValueError(f"{name}: expected a boolean tensor ({meaning}), got {x.dtype}")
 
 
+def require_key_mask(key_mask: Tensor, k: Tensor) -> None:
+    """Raise ``ValueError`` unless ``key_mask`` is a boolean ``[B, S]`` for ``k [B, H, S, D]``."""
+    require_rank("key_mask", key_mask, "B S")
+    require_bool("key_mask", key_mask, "True = a real token")
+    require_same("B", {"k": k.shape[0], "key_mask": key_mask.shape[0]})
+    require_same("S", {"k": k.shape[2], "key_mask": key_mask.shape[1]})
+
+
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
     if value not in tuple(choices):
@@ -82,8 +92,8 @@ def require_number(name: str, value: object, *, above: float = -math.inf) -> Non
 
 
 def require_flag(name: str, value: object) -> None:
-    """Raise ``ValueError`` unless ``value`` is True or False."""
-    if not isinstance(value, bool):
+    """Raise ``ValueError`` unless ``value`` is True or False (NumPy's count as such)."""
+    if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name}: expected True or False, got {value!r}")
 
 
@@ -99,3 +109,10 @@ def require_same_dtype(**tensors: Tensor) -> None:
     if len({x.dtype for x in tensors.values()}) > 1:
         came = ", ".join(f"{name} has {x.dtype}" for name, x in tensors.items())
         raise ValueError(f"{' and '.join(tensors)}: expected one dtype, got {came}")
+
+
+def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Where sums must stay wide: under autocast, products would be made in half precision."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()

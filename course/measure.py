@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from torch.utils import benchmark
 
 from course.inputs import require_positive
 from course.verify import as_numbers
@@ -24,6 +23,8 @@ def median_seconds(
 
     PyTorch's own timer: on a machine with a GPU it waits until the GPU has finished.
     """
+    from torch.utils import benchmark  # a twentieth of what importing torch costs
+
     times = _in_turns(list(contenders.values()), repeats, benchmark.timer)
     return dict(zip(contenders, np.median(times, axis=1).tolist(), strict=True))
 

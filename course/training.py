@@ -25,6 +25,7 @@ from course.randomness import devices_of, random_states, seeded, set_random_stat
 TOKENS_AT_ONCE = 2_048
 
 #: Draws one batch of inputs ``[B,T]`` and targets ``[B,T]`` (−100 = no target) from a generator.
+#: If it has a method ``identity()``, a checkpoint remembers what that says of the data.
 Sampler = Callable[[torch.Generator], tuple[Tensor, Tensor]]
 
 

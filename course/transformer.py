@@ -110,7 +110,9 @@ class Block(nn.Module):
         )
         assert isinstance(block.mixer, SoftmaxMixer) and block.feed_forward is not None
         block.to(source.linear1.weight)
-        block.mixer.attention = MultiHeadAttention.from_torch(source.self_attn)
+        block.mixer.attention = MultiHeadAttention.from_torch(
+            source.self_attn, without_dropout=True
+        )
         for ours, theirs in (
             (block.feed_forward.W_1, source.linear1),
             (block.feed_forward.W_2, source.linear2),
@@ -255,7 +257,8 @@ class Transformer(nn.Module):
     def decode(self, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Logits ``[B,T,V]`` of new tokens that follow those in ``cache``, and the next cache.
 
-        Fed in any portions, the logits are those of one full pass. The given cache is not changed.
+        The first portion is the prefill, later ones are often one token. Fed in any portions, the
+        logits are those of one full pass. The given cache is not changed.
         Raises ``ValueError`` that names the cache if its batch, mixer, dtype or device is another.
         """
         cache = Cache(0, (None,) * self.config.L) if cache is None else cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from course.console import say
 
 
 class VerificationError(AssertionError):
@@ -148,7 +149,7 @@ def verify(
         finding = _within(actual, wanted, atol, rtol)
         if wanted.ndim == 0 and not (_is_typed(expected) and expected == 0):
             finding = f"{_measured(actual)}, {finding}"
-    _line(f"✓ {name}: {finding}")
+    say(f"✓ {name}: {finding}")
 
 
 def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: float = 1e-4) -> None:
@@ -172,15 +173,15 @@ def show(name: str, value: object, *, digits: int = 3, unit: str = "", drift: fl
                 )
     suffix = f" {unit}" if unit else ""
     if array.ndim == 0:
-        return _line(f"{name}: {_rounded(array.item(), digits)}{suffix}")
+        return say(f"{name}: {_rounded(array.item(), digits)}{suffix}")
     if array.size == 0:
-        return _line(f"{name}: no values, shape {list(array.shape)}")
-    _line(f"{name}:{suffix}")
+        return say(f"{name}: no values, shape {list(array.shape)}")
+    say(f"{name}:{suffix}")
     rows = array.reshape(-1, array.shape[-1]).tolist()
     text = [[_rounded(entry, digits) for entry in row] for row in rows]
     width = max(len(cell) for row in text for cell in row)
     for row in text:
-        _line("  " + "  ".join(cell.rjust(width) for cell in row))
+        say("  " + "  ".join(cell.rjust(width) for cell in row))
 
 
 Wanted = np.ndarray | Interval | Bound
@@ -423,18 +424,3 @@ def _guess(actual: np.ndarray, wanted: Wanted) -> str:
         if ratio.size > 1 and np.isfinite(ratio).all() and np.allclose(ratio, ratio[0]):
             return f"a constant factor of {ratio[0]:.4g}: a scale applied twice or not at all"
     return "the two sides compute different things"
-
-
-_PLAIN_SIGNS = {"✓": "ok", "Δ": "d", "≈": "~", "≤": "<=", "≥": ">="}
-_PLAIN_SIGNS |= {"·": "*", "−": "-", "×": "x", "…": "..."}
-
-
-def _line(line: str) -> None:
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    try:
-        line.encode(encoding)
-    except UnicodeEncodeError:  # such a console must not turn a true claim into an error
-        for sign, plain in _PLAIN_SIGNS.items():
-            line = line.replace(sign, plain)
-        line = line.encode(encoding, "replace").decode(encoding)
-    print(line)

@@ -175,7 +175,7 @@ def _rivals(kind: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
 
     def ours(impl: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return lambda q, k, v: linear_attention(
-            q, k, v, feature_map=kind, scale=q.shape[-1] ** -0.5, impl=impl
+            q, k, v, causal=True, feature_map=kind, scale=q.shape[-1] ** -0.5, impl=impl
         )
 
     rivals = {"course, triton": ours("triton"), "course, torch": ours("torch")}

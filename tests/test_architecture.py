@@ -17,14 +17,14 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom to the top. A module may import what stands in its own line or below.
 STOREYS = (
-    "inputs state verify randomness",
+    "console inputs state verify randomness lab_extension source",
     "cost measure averaging feature_maps positions config cache",
     "attention linear memory engine sight kernels",
     "mixers",
     "transformer",
     "checkpoints training tasks probes plots",
     "experiments pretrained widgets roadmap",
-    "bench bench_linear checks doctor",
+    "bench checks doctor",
     "cli",
 )
 LEVEL = {name: level for level, names in enumerate(STOREYS) for name in names.split()}

@@ -5,11 +5,7 @@ import pytest
 import torch
 
 from course.averaging import FORMS, mean_matrix, prefix_mean
-
-
-def normal(*shape, dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+from tests.drawing import draw
 
 
 def by_numpy(x):
@@ -20,7 +16,7 @@ def by_numpy(x):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", [(5, 3), (2, 7, 3), (2, 3, 11, 5), (1, 1), (4, 1, 6), (3, 64, 2)])
 def test_each_form_is_the_mean_so_far(form, shape):
-    x = normal(*shape)
+    x = draw(*shape)
     got = prefix_mean(x, form=form)
     assert got.dtype == x.dtype
     np.testing.assert_allclose(got.numpy(), by_numpy(x), atol=1e-13)
@@ -46,7 +42,7 @@ def test_low_precision_sums_in_float32(form, dtype):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_future_does_not_matter(form):
-    x = normal(2, 9, 4)
+    x = draw(2, 9, 4)
     changed = x.clone()
     changed[:, 6] += 5.0
     a, b = prefix_mean(x, form=form), prefix_mean(changed, form=form)
@@ -56,7 +52,7 @@ def test_the_future_does_not_matter(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_and_argument_untouched(form):
-    x = normal(2, 6, 3).requires_grad_()
+    x = draw(2, 6, 3).requires_grad_()
     before = x.detach().clone()
     assert torch.autograd.gradcheck(lambda y: prefix_mean(y, form=form), x)
     assert torch.equal(x.detach(), before)
@@ -70,8 +66,24 @@ def test_a_matrix_of_no_size_is_refused():
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_autocast_does_not_reach_the_sums(form):
+    x = torch.ones(4100, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = prefix_mean(x, form=form)
+    assert got.dtype == torch.float32 and torch.equal(got, prefix_mean(x, form=form))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_matrix_in_half_precision_counts_in_float32(dtype):
+    """bfloat16 has no 257; each entry is 1/(t+1) rounded once."""
+    rows = mean_matrix(3000, dtype=dtype)[:, 0].double()
+    exact = 1 / torch.arange(1, 3001).double()
+    assert ((rows / exact - 1).abs() <= torch.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_strided_input(form):
-    x = normal(3, 5, 7).transpose(-1, -2)
+    x = draw(3, 5, 7).transpose(-1, -2)
     torch.testing.assert_close(
         prefix_mean(x, form=form), prefix_mean(x.contiguous(), form=form), atol=1e-14, rtol=0
     )

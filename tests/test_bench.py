@@ -42,7 +42,9 @@ def test_operations_are_those_that_pytorch_counts():
 
 
 def test_the_numbers_belong_together_and_are_printed():
+    stream = torch.get_rng_state()
     found = bench_train(batch=2, T=16, repeats=2)
+    assert torch.equal(torch.get_rng_state(), stream)
     assert found == json.loads(json.dumps(found))
     assert found["parameters"] == 478_080 - (128 - 16) * 128
     text = report(found)

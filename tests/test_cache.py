@@ -27,7 +27,7 @@ def held(cache: KeyValueCache) -> int:
 
 def in_portions(k: Tensor, v: Tensor, portions: tuple[int, ...], keep: int | None = None):
     """Each step's keys and values together, and the cache after it."""
-    cache, start = KeyValueCache.empty(k, v), 0
+    cache, start = KeyValueCache.before(k, v), 0
     for portion in portions:
         new = (x[:, :, start : start + portion].clone() for x in (k, v))
         together_k, together_v, cache = cache.extend(*new, keep=keep)
@@ -114,7 +114,7 @@ def test_a_saved_cache_holds_its_own_keys_and_goes_on(keep) -> None:
     ],
 )
 def test_a_cache_that_does_not_fit_is_named(change, message: str) -> None:
-    _, _, cache = KeyValueCache.empty(*text(1)).extend(*text(3))
+    _, _, cache = KeyValueCache.before(*text(1)).extend(*text(3))
     with pytest.raises(ValueError, match=message):
         cache.extend(*change(*text(1)))
 
@@ -125,3 +125,5 @@ def test_keys_and_values_belong_together() -> None:
         KeyValueCache(k[0], v)
     with pytest.raises(ValueError, match="cache.k and cache.v: .* axis S"):
         KeyValueCache(k, v[:, :, 1:])
+    with pytest.raises(ValueError, match="cache: expected a KeyValueCache, got tuple"):
+        KeyValueCache.before(k, v, (k, v))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -303,6 +304,15 @@ def test_check_environment_prints_the_same_lines_everywhere(
     assert all(line.startswith("✓ ") for line in lines)
     versions = [metadata.version(name) for name in ("torch", "numpy", "matplotlib")]
     assert not any(version in line for line in lines for version in versions)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
+def test_every_console_gets_the_lines(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    console = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", console)
+    doctor.check_environment(notebooks=course.__version__)
+    console.flush()
+    assert console.buffer.getvalue().count(b"ok ") == 5  # type: ignore[attr-defined]
 
 
 def test_check_environment_says_what_is_wrong_and_the_fix(

@@ -7,9 +7,11 @@ import math
 import pytest
 import torch
 
+from course.engine import maps
 from course.feature_maps import NAMES, FeatureMap, get_feature_map, total_variation
 from tests import oracles
-from tests.mutants.linear import OPTIONS, close, draw
+from tests.drawing import NoDouble, close, draw
+from tests.test_linear import OPTIONS
 
 MAPS = [(name, options) for name, options in OPTIONS.items()] + [
     ("taylor", {"packed": False}),
@@ -55,9 +57,9 @@ def test_the_loop_s_fast_paths_are_the_map(name, options):
     (dx,) = torch.autograd.grad(f, x, df)
     with torch.no_grad():
         out = torch.full_like(f, math.nan)
-        written = fm.write(x.detach(), out, places)
+        written = maps.write(fm, x.detach(), out, places)
         close(written, f, "write", 1e-14)
-        close(fm.pullback(x.detach(), written, df.clone(), places), dx, "pullback", 1e-14)
+        close(maps.pullback(fm, x.detach(), written, df.clone(), places), dx, "pullback", 1e-14)
 
 
 @every_map
@@ -104,7 +106,7 @@ def test_elu_gradient_at_zero_and_in_the_tails():
 
 def test_elu_of_the_loop_holds_as_far_as_exp():
     x = torch.linspace(-100, 5, 1000).reshape(10, 10, 10)
-    f = get_feature_map("elu").write(x, torch.empty_like(x), None)
+    f = maps.write(get_feature_map("elu"), x, torch.empty_like(x), None)
     exact = torch.where(x > 0, x.double() + 1, x.double().exp())
     normal = exact > torch.finfo(torch.float32).tiny
     assert (f > 0).all()
@@ -228,8 +230,8 @@ def test_a_map_of_ones_own_needs_forward_and_width():
 
     x = draw(2, 3, 4, seed=1)
     fm = Square()
-    assert torch.equal(fm.write(x, torch.empty_like(x), None), x * x)
-    close(fm.pullback(x, x * x, torch.ones_like(x), None), 2 * x, "pullback")
+    assert torch.equal(maps.write(fm, x, torch.empty_like(x), None), x * x)
+    close(maps.pullback(fm, x, x * x, torch.ones_like(x), None), 2 * x, "pullback")
 
 
 def test_total_variation_is_the_weight_that_must_move() -> None:
@@ -241,3 +243,45 @@ def test_total_variation_is_the_weight_that_must_move() -> None:
         total_variation(a, b[:1])
     with pytest.raises(ValueError, match="b: expected a tensor, got ndarray"):
         total_variation(a, b.numpy())
+
+
+def test_maps_are_as_exact_under_autocast() -> None:
+    """Where a map multiplies by itself, half precision would cost a factor of the exponent."""
+    x = draw(2, 3, 5, 16, seed=1).float()
+    for name, options in MAPS:
+        fm = get_feature_map(name, **options)
+        plain = fm(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(fm(x), plain), name
+
+
+def test_maps_work_where_there_is_no_float64() -> None:
+    for name, options in MAPS:
+        fm = get_feature_map(name, **options)
+        with NoDouble():
+            for dtype in (torch.float32, torch.bfloat16):
+                f = fm(torch.empty(2, 3, 5, 4, device="meta", dtype=dtype))
+                assert f.shape == (2, 3, 5, fm.width(4)) and f.dtype == dtype
+
+
+def test_cosformer_beyond_its_length_is_nan_where_nobody_can_look() -> None:
+    """Under vmap, as on a GPU, no position is read: none outside may pass for one inside."""
+    fm = get_feature_map("cosformer", max_length=4)
+    x = torch.ones(3, 1, 1, 2)
+    places = torch.tensor([[[3]], [[4]], [[-1]]])
+    found = torch.func.vmap(fm)(x, places)
+    assert found[0].isfinite().all() and found[1:].isnan().all()
+
+
+def test_favor_s_directions_do_not_hang_on_the_default_device() -> None:
+    with torch.device("meta"):
+        first = get_feature_map("favor", features=5, seed=91).weights(3)
+    assert first.device.type == "cpu" and first.isfinite().all()
+
+
+def test_total_variation_is_summed_in_float32() -> None:
+    a, b = torch.zeros(1, 3000).bfloat16(), torch.full((1, 3000), 1 / 3000).bfloat16()
+    wanted = (a.double() - b.double()).abs().sum() / 2
+    got = total_variation(a, b)
+    assert got.dtype == torch.bfloat16
+    assert abs(got.item() / wanted - 1) <= torch.finfo(torch.bfloat16).eps

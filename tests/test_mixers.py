@@ -197,6 +197,22 @@ def test_a_cache_of_another_batch_or_mixer_is_named(name) -> None:
         model.decode(tokens, (1, 2))
 
 
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_a_text_begun_without_autocast_goes_on_with_it(name) -> None:
+    built, x = mixer(name).float(), draw(B, T, E, dtype=torch.float32)
+    whole = built(x)
+    _, state = built.decode(x[:, :3], None)
+    with torch.autocast("cpu", torch.bfloat16):
+        for part in x[:, 3:].split((1, 3), 1):
+            out, state = built.decode(part, state)
+    assert (out - whole[:, -3:]).abs().max() < 0.05 * whole.abs().max()
+    if name in ("softmax", "window", "hybrid"):  # narrow keys would lose what came before
+        with torch.autocast("cpu", torch.bfloat16):
+            _, state = built.decode(x, None)
+        with pytest.raises(ValueError, match="cache.k and the new k: expected one dtype"):
+            built.decode(x, state)
+
+
 # --- one mixer ----------------------------------------------------------------------------------
 
 
@@ -234,6 +250,18 @@ def test_dropout_reaches_the_attention_weights(name) -> None:
     built.train().attention.W_o = nn.Identity()
     gone = built(x)[:, 0].unflatten(-1, (H, -1)) == 0
     assert torch.equal(gone.any(-1), gone.all(-1)) and 0.4 < gone.double().mean() < 0.6
+
+
+@pytest.mark.parametrize("name", ["softmax", "window"])
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_any_scale_of_scores_is_one_function_in_every_way(name, scale) -> None:
+    built, x = mixer(name, scale=scale), draw(B, T, E)
+    whole = built(x)
+    assert whole.isfinite().all()
+    close(built.with_weights(x)[0], whole)
+    close(built.decode(x, None)[0], whole)
+    for impl in ("reference", "torch"):
+        close(mixer(name, options={"impl": impl}, scale=scale)(x), whole)
 
 
 def test_a_linear_state_does_not_grow() -> None:

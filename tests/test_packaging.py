@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import importlib.util
 import json
 import re
 import shutil
@@ -13,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -21,6 +24,7 @@ from tools import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Modules that draw or show; everything else must not load matplotlib and the like.
 DRAWING = ("course.plots", "course.roadmap", "course.widgets", "course.cli", "course.doctor")
@@ -154,14 +158,73 @@ def test_no_large_file() -> None:
 
 
 def test_the_readme_maps_exactly_the_notebooks_that_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"\(notebooks/(\d\d_\w+\.ipynb)\)", readme) == [p.name for p in NOTEBOOKS]
+    assert re.findall(r"\(notebooks/(\d\d_\w+\.ipynb)\)", README) == [p.name for p in NOTEBOOKS]
 
 
 def test_the_course_picture_knows_the_last_notebook() -> None:
     first = NOTEBOOKS[0].read_text(encoding="utf-8")
     (stated,) = re.findall(r"course_picture\(last=(\d+)\)", first)
     assert int(stated) == int(NOTEBOOKS[-1].name[:2])
+
+
+def readme_lines() -> set[str]:
+    """Every line of a block of commands in the README, without its comment."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return {line.split("  #")[0].strip() for block in blocks for line in block.splitlines()}
+
+
+def test_the_workflow_runs_the_lines_of_the_readme_on_three_systems() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
+    jobs = workflow["jobs"].values()
+    systems = {job["runs-on"] for job in jobs} | {
+        name for job in jobs for name in job.get("strategy", {}).get("matrix", {}).get("os", ())
+    }
+    for system in ("ubuntu", "macos", "windows"):
+        assert any(name.startswith(system) for name in systems)
+    steps = [step for job in jobs for step in job["steps"]]
+    lines = readme_lines()
+    lines |= {line.replace(".venv/bin/python", r".venv\Scripts\python") for line in lines}
+    runs = [step["run"] for step in steps if "run" in step]
+    assert {"make lab", "make test"} < set(runs) <= lines
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert used and all(re.fullmatch(r"[\w/-]+@v\d+\.\d+\.\d+", action) for action in used)
+
+
+def test_the_hooks_run_what_the_environment_has() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    (local,) = config["repos"]
+    assert local["repo"] == "local"  # any other is fetched
+    for hook in local["hooks"]:
+        python, module, name, *_ = hook["entry"].split()
+        assert (python, module, hook["language"]) == (".venv/bin/python", "-m", "system")
+        assert importlib.util.find_spec(name)
+
+
+def test_the_changelog_knows_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)
+    assert versions[0] == "Unreleased" and versions[1] == PROJECT["project"]["version"]
+
+
+def test_files_that_are_named_exist() -> None:
+    for file in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        for name in re.findall(r"\]\((?!http)([\w./]+)", text):
+            assert (ROOT / name).exists(), f"{file} names {name}"
+
+
+def test_a_notebook_exported_as_the_readme_says_keeps_its_descriptions() -> None:
+    exporter = pytest.importorskip("nbconvert").HTMLExporter(template_name="classic")
+    assert any("-m nbconvert --to html --template classic" in line for line in readme_lines())
+    page, _ = exporter.from_filename(str(NOTEBOOKS[0]))
+    notebook = json.loads(NOTEBOOKS[0].read_text(encoding="utf-8"))
+    alts = [
+        output["metadata"]["image/png"]["alt"]
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", ())
+        if "image/png" in output.get("data", {})
+    ]
+    assert alts and all(html.escape(alt, quote=False)[:40] in page for alt in alts)
 
 
 @pytest.mark.slow

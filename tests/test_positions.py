@@ -10,11 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from course.attention import softmax_attention
 from course.positions import alibi_bias, alibi_slopes, apply_rope, sinusoids
-
-
-def random(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.drawing import NoDouble, draw
 
 
 @pytest.mark.parametrize("offset", [0, 3, 1000])
@@ -52,7 +50,7 @@ def test_a_shift_turns_every_sinusoid_by_the_same_angle_wherever_it_starts() -> 
 def test_rope_is_a_product_with_a_complex_number(
     B: int, H: int, T: int, pairs: int, offset: int, base: float
 ) -> None:
-    x = random(B, H, T, 2 * pairs).numpy()
+    x = draw(B, H, T, 2 * pairs).numpy()
     place = np.arange(offset, offset + T)[:, None]
     turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(
         1j * place * base ** (-np.arange(pairs) * 2 / (2 * pairs))
@@ -63,7 +61,7 @@ def test_rope_is_a_product_with_a_complex_number(
 
 
 def test_rope_scores_depend_on_the_distance_only() -> None:
-    q, k = random(2, 3, 5, 8), random(2, 3, 5, 8, seed=1)
+    q, k = draw(2, 3, 5, 8), draw(2, 3, 5, 8, seed=1)
 
     def scores(shift: int) -> torch.Tensor:
         return apply_rope(q, offset=shift) @ apply_rope(k, offset=shift).transpose(-1, -2)
@@ -74,7 +72,7 @@ def test_rope_scores_depend_on_the_distance_only() -> None:
 
 
 def test_rope_takes_positions_one_by_one_and_keeps_lengths_and_dtype() -> None:
-    x = random(2, 3, 4, 6)
+    x = draw(2, 3, 4, 6)
     places = torch.tensor([9, 0, 4, 4])
     got = apply_rope(x, positions=places)
     for t, place in enumerate(places.tolist()):
@@ -85,13 +83,13 @@ def test_rope_takes_positions_one_by_one_and_keeps_lengths_and_dtype() -> None:
 
 
 def test_rope_keeps_its_angles_at_far_places() -> None:
-    x = random(1, 1, 1, 4)
+    x = draw(1, 1, 1, 4)
     far = apply_rope(x.float(), offset=1_000_000).double()
     assert (far - apply_rope(x, offset=1_000_000)).abs().max() < 1e-6
 
 
 def test_rope_lets_the_gradient_through() -> None:
-    x = random(1, 2, 3, 4).requires_grad_()
+    x = draw(1, 2, 3, 4).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: apply_rope(x, offset=2), x)
 
 
@@ -118,21 +116,54 @@ def test_alibi_bias_of_a_square_is_the_corner_of_a_longer_one() -> None:
     assert torch.equal(alibi_bias(4, 6), alibi_bias(4, 9)[:, :6, :6])
 
 
+def test_positions_work_where_there_is_no_float64() -> None:
+    """Angles are made on the CPU, or, from meta tensors, which have no numbers, in float32."""
+    x = torch.empty(1, 2, 6, 8, device="meta")
+    with NoDouble():
+        assert apply_rope(x, offset=3).shape == x.shape
+        places = torch.arange(6, device="meta")
+        assert apply_rope(x.bfloat16(), positions=places).dtype == torch.bfloat16
+        with torch.device("meta"):
+            assert sinusoids(6, 8).is_meta and alibi_bias(2, 6).is_meta
+    assert sinusoids(6, 8, device="meta").is_meta and alibi_bias(2, 6, device="meta").is_meta
+
+
+def test_rope_turns_half_precision_in_float32() -> None:
+    """Rounded once: the products of a turn are not rounded before they are added."""
+    for dtype in (torch.float16, torch.bfloat16):
+        x = draw(2, 3, 40, 8).to(dtype)
+        exact = apply_rope(x.double())
+        error = (apply_rope(x).double() - exact).abs()
+        assert (error <= 0.51 * torch.finfo(dtype).eps * exact.abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize("impl", ["torch", "reference"])
+def test_alibi_s_penalties_are_not_rounded_for_half_precision(impl: str) -> None:
+    """bfloat16 has no 257: the last keys but one would get the weights of their neighbours."""
+    T, D = 400, 4
+    q, k = torch.zeros(1, 1, 1, D).bfloat16(), torch.zeros(1, 1, T, D).bfloat16()
+    v = torch.eye(T).expand(1, 1, T, T).bfloat16()
+    slope = alibi_slopes(1).item()
+    out = softmax_attention(q, k, v, bias=alibi_bias(1, 1, T), impl=impl)[0, 0, 0].double()
+    wanted = torch.softmax(-slope * torch.arange(T - 1, -1, -1).double(), 0)
+    assert (out / wanted - 1).abs().max() <= torch.finfo(torch.bfloat16).eps
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: sinusoids(3, 5), "E: expected an even width"),
         (lambda: sinusoids(-1, 4), "T: expected a whole number of at least 0"),
-        (lambda: apply_rope(random(2, 3, 4)), "x: expected 4 axes"),
-        (lambda: apply_rope(random(1, 2, 3, 5)), "D: expected an even width"),
+        (lambda: apply_rope(draw(2, 3, 4)), "x: expected 4 axes"),
+        (lambda: apply_rope(draw(1, 2, 3, 5)), "D: expected an even width"),
         (lambda: apply_rope(torch.ones(1, 2, 3, 4, dtype=torch.int64)), "x: expected floating"),
         (
-            lambda: apply_rope(random(1, 2, 3, 4), positions=torch.arange(2)),
+            lambda: apply_rope(draw(1, 2, 3, 4), positions=torch.arange(2)),
             r"positions: expected \[T\] = \[3\], got \[2\]",
         ),
-        (lambda: apply_rope(random(1, 2, 3, 4), positions=[0, 1, 2]), "positions: expected a tens"),
-        (lambda: apply_rope(random(1, 2, 3, 4), offset=0.5), "offset: expected a whole number"),
-        (lambda: apply_rope(random(1, 2, 3, 4), base=0), "base: expected a finite number above 0"),
+        (lambda: apply_rope(draw(1, 2, 3, 4), positions=[0, 1, 2]), "positions: expected a tens"),
+        (lambda: apply_rope(draw(1, 2, 3, 4), offset=0.5), "offset: expected a whole number"),
+        (lambda: apply_rope(draw(1, 2, 3, 4), base=0), "base: expected a finite number above 0"),
         (lambda: sinusoids(3, 4, base=-2.0), "base: expected a finite number above 0, got -2.0"),
         (lambda: sinusoids(3, 4, offset="1"), "offset: expected a whole number, got '1'"),
         (lambda: alibi_slopes(0), "H: expected a whole number of at least 1"),

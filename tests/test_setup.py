@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import errno
 import http.client
 import io
-import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -20,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import environment, lab, offline
+from tools import environment, offline
 
 ROOT = Path(__file__).resolve().parents[1]
 NOWHERE = ("192.0.2.1", 80)  # a documentation address: no machine has it
@@ -431,27 +428,6 @@ def test_a_broken_venv_is_replaced_by_one_that_works(
     assert environment.works("-m", "pip", "--version")
     environment.make_venv()
     assert capsys.readouterr().out == ""
-
-
-def test_jupyterlab_asks_nothing_and_calls_nobody(tmp_path: Path) -> None:
-    lab.quiet_settings(tmp_path)
-    (written,) = tmp_path.rglob("overrides.json")
-    settings = json.loads(written.read_text(encoding="utf-8"))
-    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
-    written.write_text("{}")
-    lab.quiet_settings(tmp_path)
-    assert written.read_text() == "{}"  # a reader's own settings stay
-    arguments = lab.lab_arguments(9001)
-    assert "--ServerApp.port=9001" in arguments and "--LabApp.news_url=None" in arguments
-    assert "--LabApp.extension_manager=readonly" in arguments
-    assert (lab.ROOT / lab.FIRST).is_file()
-
-
-@pytest.mark.parametrize("port", ["0", "-1", "65536", "abc", ""])
-def test_a_port_that_cannot_be_is_refused(port: str) -> None:
-    assert lab.port_number("8889") == 8889
-    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number from 1 to 65535"):
-        lab.port_number(port)
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make here")

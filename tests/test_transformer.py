@@ -124,11 +124,12 @@ def test_a_block_with_the_weights_of_pytorchs_layer_is_that_layer(norm_first, ac
 
 def test_what_is_frozen_in_pytorchs_layer_stays_frozen_and_dropout_is_kept() -> None:
     theirs = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.25)
-    for p in (theirs.linear1.weight, theirs.norm2.bias):
+    for p in (theirs.linear1.weight, theirs.norm2.bias, theirs.self_attn.in_proj_weight):
         p.requires_grad_(False)
     ours = Block.from_torch(theirs)
     frozen = {name for name, p in ours.named_parameters() if not p.requires_grad}
-    assert frozen == {"feed_forward.W_1.weight", "feed_forward_norm.bias"}
+    attention = {f"mixer.attention.W_{x}.weight" for x in "qkv"}
+    assert frozen == {"feed_forward.W_1.weight", "feed_forward_norm.bias"} | attention
     assert ours.mixer.dropout == ours.dropout.p == 0.25
     theirs.dropout1.p = 0.5
     with pytest.raises(ValueError, match=r"source: .* got .* dropouts \[0.25, 0.5\]"):

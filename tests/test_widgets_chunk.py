@@ -6,21 +6,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from course.widgets import ChunkExplorer
 from course.widgets.chunk import SIZES
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in ChunkExplorer.controls.items()}
-)
+ANY, compute = any_values(ChunkExplorer), compute_of(ChunkExplorer)
 NAMES = ("inside", "between", "all", "scores", "states", "kept", "calls", "work")
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in ChunkExplorer.controls.items()}
-    return ChunkExplorer.compute(**first | values)
 
 
 def really(T: int, D: int, B: int) -> tuple[int, int, int, int]:

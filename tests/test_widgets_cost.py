@@ -6,21 +6,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course.cost import block_parameters
 from course.transformer import Transformer, TransformerConfig
 from course.widgets import CostExplorer
 from course.widgets.cost import ITEMSIZES, LENGTHS, NOTHING, SAME_WIDTH, TAYLOR, size
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in CostExplorer.controls.items()}
-)
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in CostExplorer.controls.items()}
-    return CostExplorer.compute(**first | values)
+ANY, compute = any_values(CostExplorer), compute_of(CostExplorer)
 
 
 @given(ANY)

@@ -8,21 +8,14 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course.widgets import FeatureMapExplorer
 from course.widgets.attention import fixed_normal
 from course.widgets.feature_maps import DRAWS, MAPS, SIZES, TOKENS, D, uniform_law
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in FeatureMapExplorer.controls.items()}
-)
+ANY, compute = any_values(FeatureMapExplorer), compute_of(FeatureMapExplorer)
 HOMOGENEOUS = ("relu", "cosFormer", "DPFP")
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in FeatureMapExplorer.controls.items()}
-    return FeatureMapExplorer.compute(**first | values)
 
 
 def far(a: np.ndarray, b: np.ndarray) -> float:

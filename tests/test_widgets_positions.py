@@ -22,15 +22,9 @@ from course.widgets.positions import (
     D,
     T,
 )
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in PositionExplorer.controls.items()}
-)
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in PositionExplorer.controls.items()}
-    return PositionExplorer.compute(**first | values)
+ANY, compute = any_values(PositionExplorer), compute_of(PositionExplorer)
 
 
 def expected_score(scheme: str, head: int, maps: str, stretch: float, t: int, i: int) -> float:

@@ -6,22 +6,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course.linear import linear_attention, linear_attention_step
 from course.widgets import RegisterExplorer
 from course.widgets.register import MAPS, PERPENDICULAR, RANDOM, WIDTH
 from course.widgets.row import WORDS
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in RegisterExplorer.controls.items()}
-)
+ANY, compute = any_values(RegisterExplorer), compute_of(RegisterExplorer)
 IDENTITY, ELU, RELU = MAPS
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in RegisterExplorer.controls.items()}
-    return RegisterExplorer.compute(**first | values)
 
 
 def keys_of(option: str) -> np.ndarray:

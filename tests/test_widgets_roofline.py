@@ -5,20 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course import cost
 from course.widgets import RooflineExplorer
 from course.widgets.roofline import INTENSITIES, MACHINES, PROGRAMS
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in RooflineExplorer.controls.items()}
-)
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in RooflineExplorer.controls.items()}
-    return RooflineExplorer.compute(**first | values)
+ANY, compute = any_values(RooflineExplorer), compute_of(RooflineExplorer)
 
 
 @given(ANY)

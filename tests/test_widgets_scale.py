@@ -5,19 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from course.widgets import ScaleExplorer
 from course.widgets.scale import DRAWS, KEYS, effective_law, spread_law
+from tests.exploring import any_values, compute_of
 
-ANY = st.fixed_dictionaries(
-    {name: st.sampled_from(control.grid()) for name, control in ScaleExplorer.controls.items()}
-)
-
-
-def compute(**values) -> dict:
-    first = {name: control.value for name, control in ScaleExplorer.controls.items()}
-    return ScaleExplorer.compute(**first | values)
+ANY, compute = any_values(ScaleExplorer), compute_of(ScaleExplorer)
 
 
 @given(ANY)

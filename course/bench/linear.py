@@ -24,7 +24,7 @@ from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_atte
 from course.measure import median_seconds, peak_memories
 
 H, D = 4, 64
-_BARE: dict[str, Any] = {"feature_map": "identity", "normalize": False}
+_BARE: dict[str, Any] = {"causal": True, "feature_map": "identity", "normalize": False}
 
 # Each goal: what is measured, the bound, and whether the value must stay below or above it.
 GOALS = {
@@ -160,7 +160,7 @@ def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
             "8 products": lambda: [a @ b for _ in range(8)],
             "forward": lambda: linear_attention(q, k, v, **_BARE),
             "forward and backward": lambda: _both(leaves, grad),
-            "elu+1 with denominator": lambda: linear_attention(q, k, v),
+            "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=True),
             "readable": lambda: readable_chunks(q, k, v),
         },
         repeats,
@@ -184,7 +184,7 @@ def _non_causal(repeats: int, T: int) -> dict[str, float]:
     q, k, v = _draw(3, 32, 1, T, D)
     return median_seconds(
         {
-            "linear": lambda: linear_attention(q, k, v, causal=False, **_BARE),
+            "linear": lambda: linear_attention(q, k, v, **_BARE | {"causal": False}),
             "elu+1 with denominator": lambda: linear_attention(q, k, v, causal=False),
             # A few of the 32 sequences: each costs the same.
             "naive softmax, 4 sequences": lambda: naive_softmax(q[:4], k[:4], v[:4]),
@@ -206,7 +206,7 @@ def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float,
 
     def goes_on(T: int) -> Callable[[], None]:
         past: LinearState = linear_attention(
-            q[:, :, :T], k[:, :, :T], v[:, :, :T], feature_map=fm, return_state=True
+            q[:, :, :T], k[:, :, :T], v[:, :, :T], causal=True, feature_map=fm, return_state=True
         )[1]
 
         def run() -> None:
@@ -232,7 +232,7 @@ def peaks(T: int) -> tuple[float, float]:
         f"q, k, v = (torch.randn(1, {H}, {T}, {D}) for _ in range(3))\n"
         "a, b, c = (x.clone().requires_grad_() for x in (q, k, v))"
     )
-    call = "feature_map='identity', normalize=False"
+    call = "causal=True, feature_map='identity', normalize=False"
     forward, both = peak_memories(
         [
             f"f(q, k, v, {call})",

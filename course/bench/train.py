@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from course.config import TransformerConfig
 from course.cost import model_flops, visible_pairs
 from course.inputs import require_positive
 from course.measure import median_seconds
+from course.randomness import seeded
 from course.training import next_token_batches, train
-from course.transformer import Block, Transformer, TransformerConfig
+from course.transformer import Block, Transformer
 
 GOAL = 45  # percent of the product rate
 _E, _H, _V = 128, 4, 1024
@@ -110,10 +112,11 @@ def bench_train(*, batch: int = 64, T: int = 128, repeats: int = 7) -> dict[str,
     """
     for name, value in (("batch", batch), ("T", T), ("repeats", repeats)):
         require_positive(name, value)
-    text = torch.randint(_V, (50 * T + 1,), generator=torch.Generator().manual_seed(0))
+    with seeded(0):
+        text = torch.randint(_V, (50 * T + 1,))
+        a, b = torch.randn(2, 1024, 1024)
+        ours, plain, layer = shakespeare_models(T)
     sampler = next_token_batches(text, batch=batch, window=T)
-    ours, plain, layer = shakespeare_models(T)
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
 
     def plain_step(model: nn.Module) -> Callable[[], None]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

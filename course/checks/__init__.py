@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,6 +20,7 @@ from typing import Any
 from course.checks.answers import Wrong, call, differs, is_of, is_stub, kind_of, stops_with
 from course.checks.guest import Stop, receive
 from course.checks.properties import Test, sees_future
+from course.console import say
 
 __all__ = [
     "Exercise",
@@ -86,12 +86,7 @@ def check(exercise: str | Exercise, function: Callable[..., Any]) -> None:
     text = str(result)
     if result.printed:
         text += "\n  It printed:" + "".join(f"\n  | {x}" for x in result.printed.splitlines())
-    try:
-        print(text)
-    except UnicodeEncodeError:  # a console without ✓
-        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-        plain = text.replace("✓", "ok").replace("✗", "not ok").replace("○", "to do")
-        print(plain.encode(encoding, "replace").decode(encoding))
+    say(text)
 
 
 def run_check(exercise: str | Exercise, function: Callable[..., Any]) -> Result:

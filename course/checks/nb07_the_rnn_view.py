@@ -9,7 +9,16 @@ from torch import Tensor
 
 from course.checks import Exercise
 from course.checks.answers import Function, call, call_parts, differs
-from course.checks.properties import Case, agrees, case, normal, positive, sentence, work_of
+from course.checks.properties import (
+    WATCHED,
+    Case,
+    agrees,
+    case,
+    normal,
+    positive,
+    sentence,
+    work_of,
+)
 
 # step(S, z, q, k, v) → (o, S, z)
 
@@ -187,6 +196,7 @@ CHUNK_FORM = Exercise(
         "no token": _chunks(_drawn(0, 4, seed=0)),
         "no table": _no_table,
     },
+    seconds=WATCHED,
 )
 
 # another_past(K, V) → [T, Dv]

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.checks import Exercise
 from course.checks.answers import Function, Wrong, call, differs, is_stub, stops_with
-from course.checks.properties import Case, agrees, all_of, case, counts, normal, shaped
+from course.checks.properties import WATCHED, Case, agrees, all_of, case, counts, normal, shaped
 
 # largest_tile(D, Dv, itemsize, stages, shared) → rows: 128, 64, 32, 16, or 0
 
@@ -244,6 +244,7 @@ THREE_PRODUCTS = Exercise(
         ),
         "precision": _three_better,
     },
+    seconds=WATCHED,
 )
 
 # sum_features(K, z, T, D, stride_t, stride_d): a Triton kernel, one program for 16 columns

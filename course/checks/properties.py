@@ -264,6 +264,8 @@ def _other_dtype(got: torch.dtype, expected: torch.dtype) -> str:
 
 # What a call makes on its way
 
+WATCHED = 30.0  # seconds: the first operation that is watched makes PyTorch import 900 modules
+
 
 @dataclass
 class Work:

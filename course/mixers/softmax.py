@@ -76,10 +76,10 @@ class SoftmaxMixer(Mixer):
         if state is not None:
             require_state(state, KeyValueCache, x)
         q, k, v = self._heads(x, first=0 if state is None else state.seen)
-        cache = KeyValueCache.empty(k, v) if state is None else state
         # The next token sees itself and w − 1 older ones; what left the window is dropped.
-        k, v, cache = cache.extend(k, v, keep=None if self.window is None else self.window - 1)
-        o = softmax_attention(q, k, v, **self._options(q, k), impl=self.impl)
+        keep = None if self.window is None else self.window - 1
+        k, v, cache = KeyValueCache.before(k, v, state).extend(k, v, keep=keep)
+        o = softmax_attention(q.to(k.dtype), k, v, **self._options(q, k), impl=self.impl)
         return self.attention.merge(o), cache
 
     def _heads(self, x: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:

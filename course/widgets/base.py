@@ -6,12 +6,13 @@ import base64
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar
 
 import ipywidgets as ipw
+import numpy as np
 from matplotlib.figure import Figure
 
 from course.plots import (
@@ -51,7 +52,7 @@ class Slider:
         kind = "a whole number" if whole else "a number"
         wanted = f"{self.label}: expected {kind} from {_text(self.low)} to {_text(self.high)}"
         try:
-            if isinstance(raw, bool):
+            if isinstance(raw, bool | np.bool_):
                 raise ValueError
             number = float(raw.strip().replace("−", "-") if isinstance(raw, str) else raw)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
@@ -141,9 +142,9 @@ class Switch:
 
     def read(self, raw: object) -> bool:
         """``raw`` if it is a boolean, or ``ValueError``."""
-        if not isinstance(raw, bool):
+        if not isinstance(raw, bool | np.bool_):
             raise ValueError(f"{self.label}: expected True or False, got {_quoted(raw)}.")
-        return raw
+        return bool(raw)
 
     def grid(self) -> list[bool]:
         """Off and on."""
@@ -220,6 +221,7 @@ class Explorer(ipw.VBox):
     size: ClassVar[tuple[float, float]] = (8.0, 3.4)
 
     def __init__(self, **values: object) -> None:
+        inherited = set(vars(self))
         for name in values:
             if name not in self.controls:
                 known = ", ".join(self.controls)
@@ -242,7 +244,7 @@ class Explorer(ipw.VBox):
             self.update(self.arrays)
         freeze(self.figure)
         self._painter = Painter(self.figure)
-        self._painted: dict[str, Any] | None = None
+        self._page = self._draw(self.values, self.arrays)
 
         self._picture, self._status = ipw.HTML(), ipw.HTML()
         self._problem, self._save = ipw.HTML(), ipw.HTML()
@@ -254,6 +256,10 @@ class Explorer(ipw.VBox):
             self._parts[name] = control.widgets(self._receiver(name))
             rows.append(ipw.HBox(self._parts[name]))
         self._mirror()
+        # What close() takes away: all of ours but the words and numbers, and the lock.
+        self._held = (
+            set(vars(self)) - inherited - {"values", "arrays", "status", "problem", "_turn"}
+        )
         super().__init__(
             [
                 ipw.HTML(f'<p style="{_SENTENCE}"><strong>{escape(self.title)}</strong></p>'),
@@ -301,13 +307,14 @@ class Explorer(ipw.VBox):
     def set_values(self, **values: object) -> None:
         """Move several controls at once; ``ValueError`` leaves everything as it was."""
         with self._turn:
+            self._require_open()
             wanted = dict(self.values)
             for name, raw in values.items():
                 if name not in self.controls:
                     known = ", ".join(self.controls)
                     raise ValueError(f"{name}: expected one of the controls {known}")
                 wanted[name] = self.controls[name].read(raw)
-            self._move(wanted)
+            self._show(wanted, self.compute(**wanted))
             self.problem = ""
             self._mirror()
             self._refresh()
@@ -318,14 +325,37 @@ class Explorer(ipw.VBox):
 
     def png(self) -> bytes:
         """The picture as it stands, as PNG bytes."""
-        return png(self.figure)
+        with self._turn:
+            self._require_open()
+            return png(self.figure)
+
+    def close(self) -> None:
+        """Free the explorer whole: its widgets, their callbacks, the figure and the pixels.
+
+        What it said (``status``, ``values``, ``arrays``) stays; it cannot be moved or shown again.
+        """
+        if self.comm is None:  # closed already, or never finished
+            return
+        with self._turn:
+            for widget in [*_family(self)][1:]:
+                widget.unobserve_all()
+                widget.close()
+            self.unobserve_all()
+            super().close()
+            self.children = ()
+            for name in self._held:
+                self.__dict__.pop(name, None)
 
     # The machinery ----------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self.comm is None:
+            raise RuntimeError(f"this {type(self).__name__} was closed: make a new one")
 
     def _receiver(self, name: str) -> Receive:
         def receive(raw: object) -> None:
             with self._turn:
-                if not self._syncing:
+                if self.comm is not None and not self._syncing:
                     self._enter(name, raw)
 
         return receive
@@ -333,33 +363,49 @@ class Explorer(ipw.VBox):
     def _enter(self, name: str, raw: object) -> None:
         """Take what the reader entered, or say in a sentence why not and keep the last values."""
         try:
-            self._move({**self.values, name: self.controls[name].read(raw)})
-            self.problem = ""
+            values = {**self.values, name: self.controls[name].read(raw)}
+            arrays = self.compute(**values)
         except ValueError as error:
             kept = self.values[name]
             shown = _quoted(kept) if isinstance(kept, str) else _text(kept)
             self.problem = f"{str(error).rstrip('.')}. It stays at {shown}."
-        except Exception as error:  # the reader must see it: a widget's traceback goes to a log
-            self.problem = (
-                f"This explorer failed on {self.controls[name].label} = {_clip(_text(raw))} "
-                f"({type(error).__name__}: {error}). The last good picture stays."
-            )
+        except Exception as error:
+            self.problem = self._fault(name, raw, error)
+        else:
+            try:
+                self._show(values, arrays)
+                self.problem = ""
+            except Exception as error:
+                self.problem = self._fault(name, raw, error)
         self._mirror()
         self._refresh()
 
-    def _move(self, values: dict[str, Any]) -> None:
-        """Compute and draw ``values``; on an error the picture goes back to where it was."""
-        arrays = self.compute(**values)
+    def _fault(self, name: str, raw: object, error: Exception) -> str:
+        """What the reader must see: a widget's traceback goes to a log."""
+        what = _clip(" ".join(str(error).split()), 200)
+        return (
+            f"This explorer failed on {self.controls[name].label} = {_clip(_text(raw))} "
+            f"({type(error).__name__}: {what}). The last good picture stays."
+        )
+
+    def _show(self, values: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Say and draw ``arrays``; on an error the picture goes back to where it was."""
         status = one_line("finding", self.finding(values, arrays))
         try:
-            with style():
-                self.update(arrays)
+            self._page = self._draw(values, arrays)
         except Exception:
-            with style():
-                self.update(self.arrays)
-            self._painted = None
+            self._painter = Painter(self.figure)  # the old one stopped half-way
+            self._page = self._draw(self.values, self.arrays)
             raise
         self.values, self.arrays, self.status = values, arrays, status
+
+    def _draw(self, values: dict[str, Any], arrays: dict[str, Any]) -> tuple[str, str]:
+        """Move the artists and paint: the image's address and its alt text, as HTML has them."""
+        with style():
+            self.update(arrays)
+            image = encode(self._painter.paint(), compress_level=1)
+        alt = escape(one_line("alt", self.alt(values, arrays)))
+        return f"data:image/png;base64,{base64.b64encode(image).decode()}", alt
 
     def _mirror(self) -> None:
         """Let every control show the value that holds."""
@@ -371,19 +417,14 @@ class Explorer(ipw.VBox):
             self._syncing = False
 
     def _refresh(self) -> None:
-        """Send the sentences, and the picture if it is a new one."""
+        """Send the sentences and the picture; what is as it was is not sent again."""
         self._status.value = f'<p role="status" style="{_SENTENCE}">{escape(self.status)}</p>'
         self._problem.value = (
             f'<p role="alert" style="{_SENTENCE} {_ALERT}">{escape(self.problem)}</p>'
             if self.problem
             else ""
         )
-        if self._painted is self.arrays:
-            return
-        image = encode(self._painter.paint(), compress_level=1)
-        self._painted = self.arrays
-        source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-        alt = escape(one_line("alt", self.alt(self.values, self.arrays)))
+        source, alt = self._page
         width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
         self._picture.value = (
             f'<img alt="{alt}" src="{source}" width="{width}" '
@@ -414,6 +455,16 @@ class Explorer(ipw.VBox):
 
 _SENTENCE = "margin: 2px 0; line-height: 1.4; max-width: 60em;"
 _ALERT = "padding: 4px 8px; border-left: 4px solid #D55E00; background: #fdf0e7; color: #22262b;"
+
+
+def _family(widget: ipw.Widget) -> Iterator[ipw.Widget]:
+    """A widget and all that belong to it: what it contains, their layouts and styles."""
+    yield widget
+    for name in widget.keys:
+        value = getattr(widget, name)
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, ipw.Widget):
+                yield from _family(part)
 
 
 def _listen(widget: ipw.Widget, receive: Receive) -> None:

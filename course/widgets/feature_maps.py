@@ -153,7 +153,9 @@ def _weights(option: str, draw: int, length: float) -> tuple[Tensor, Tensor, Ten
     # Values that are unit vectors make the output the row of weights.
     unit = torch.eye(TOKENS, dtype=torch.float64)[None, None]
     fm = get_feature_map(name, **options)
-    mapped = linear_attention(q, k, unit, feature_map=fm, form="parallel", scale=scale)
+    mapped = linear_attention(
+        q, k, unit, causal=True, feature_map=fm, form="parallel", impl="reference", scale=scale
+    )
     rows = torch.arange(1, TOKENS + 1, dtype=torch.float64)
     uniform = torch.ones(TOKENS, TOKENS, dtype=torch.float64).tril() / rows[:, None]
     return softmax[0, 0], mapped[0, 0], uniform

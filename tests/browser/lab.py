@@ -13,11 +13,19 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tools.lab import lab_arguments
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+sync_playwright = pytest.importorskip("playwright.sync_api", reason="no playwright").sync_playwright
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TOKEN = "explorers"
+PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a failure is still a failure
 # Ours alone, not the course's: where the server looks, what it opens.
 _REPLACED = ("--ServerApp.root_dir", "--LabApp.default_url", "--no-browser")
 
@@ -64,6 +72,43 @@ def serve(folder: Path, private: Path, *, patience: float = 90) -> Iterator[str]
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+
+
+@contextmanager
+def browse(address: str, notebook: str) -> Iterator[Page]:
+    """A headless Chromium on ``notebook`` at ``address``, once its cells are there."""
+    with sync_playwright() as driver:
+        quiet = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+        browser = driver.chromium.launch(
+            executable_path=find_browser(), args=[*quiet, "--no-proxy-server"]
+        )
+        page = browser.new_page(viewport={"width": 1300, "height": 1250})
+        page.set_default_timeout(PATIENCE)
+        page.goto(f"{address}/lab/tree/{notebook}?token={TOKEN}")
+        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
+        try:
+            yield page
+        finally:
+            browser.close()
+
+
+def output(page: Page, index: int) -> Locator:
+    """What the code cell number ``index`` shows."""
+    return page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-OutputArea")
+
+
+def run(page: Page, index: int) -> None:
+    """Run an explorer's cell and wait until it says its sentence."""
+    page.get_by_text("| Idle").first.wait_for()  # the kernel takes cells
+    page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    output(page, index).locator("[role=status]").wait_for()
+
+
+def choose(page: Page, menu: str, command: str) -> None:
+    """Choose an entry of a menu by the name of its command."""
+    page.locator(".lm-MenuBar-itemLabel", has_text=menu).first.click()
+    page.locator(f'.lm-Menu-item[data-command="{command}"]').click()
 
 
 def _wait(server: subprocess.Popen, address: str, log: Path, patience: float) -> None:

@@ -23,7 +23,7 @@ from course.widgets import (
     RooflineExplorer,
     RowExplorer,
 )
-from tests.browser.lab import TOKEN, find_browser, serve
+from tests.browser.lab import PATIENCE, browse, find_browser, output, run, serve
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,6 @@ if find_browser() is None:
     )
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a failure is still a failure
 EXPLORERS: tuple[type[Explorer], ...] = (
     RowExplorer,
     AttentionExplorer,
@@ -82,14 +81,7 @@ class Lab:
             self.complaints.append(message.text)
 
     def output(self, index: int) -> playwright.Locator:
-        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(index).locator(".jp-OutputArea")
-
-    def run(self, index: int) -> None:
-        self.page.get_by_text("| Idle").first.wait_for(timeout=PATIENCE)  # the kernel takes cells
-        cell = self.page.locator(".jp-Notebook .jp-CodeCell").nth(index)
-        cell.locator(".cm-content").click()
-        self.page.keyboard.press("Shift+Enter")
-        cell.locator("[role=status]").wait_for(timeout=PATIENCE)
+        return output(self.page, index)
 
     def shoot(self, name: str) -> None:
         self.page.screenshot(path=self.shots / f"{name}.png")
@@ -100,23 +92,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder, private = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("jupyter")
     nbformat.write(stored_notebook(), folder / "explorers.ipynb")
     shots = Path(os.environ.get("COURSE_SCREENSHOTS") or tmp_path_factory.mktemp("shots"))
-    with serve(folder, private) as address, playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=find_browser(),
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-background-networking",
-                "--no-proxy-server",
-            ],
-        )
-        page = browser.new_page(viewport={"width": 1300, "height": 1250})
-        page.set_default_timeout(PATIENCE)
-        opened = Lab(page, shots)
-        page.goto(f"{address}/lab/tree/explorers.ipynb?token={TOKEN}", timeout=PATIENCE)
-        page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
-        yield opened
-        browser.close()
+    with serve(folder, private) as address, browse(address, "explorers.ipynb") as page:
+        yield Lab(page, shots)
 
 
 def test_a_stored_explorer_is_a_picture_before_anything_runs(lab: Lab) -> None:
@@ -127,7 +104,7 @@ def test_a_stored_explorer_is_a_picture_before_anything_runs(lab: Lab) -> None:
 
 def test_running_the_cell_shows_a_live_explorer(lab: Lab) -> None:
     for index, explorer in enumerate(EXPLORERS):
-        lab.run(index)
+        run(lab.page, index)
         status = lab.output(index).locator("[role=status]").inner_text()
         assert status == explorer().status
     lab.shoot("2-live")

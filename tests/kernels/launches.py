@@ -97,7 +97,12 @@ def calls(dtype: torch.dtype, T: int) -> dict[str, Callable[[], Any]]:
         outputs = (out,) if state is None else (out, state.S, state.z)
         torch.autograd.backward(outputs, tuple(map(torch.randn_like, outputs)))
 
-    everything: dict[str, Any] = {"key_mask": real, "return_state": True, "impl": "triton"}
+    everything: dict[str, Any] = {
+        "causal": True,
+        "key_mask": real,
+        "return_state": True,
+        "impl": "triton",
+    }
     return {
         "softmax": lambda: both(softmax_attention(q, k, v, causal=True, impl="triton")),
         "linear": lambda: both(linear_attention(q, k, v, initial_state=past(D), **everything)),

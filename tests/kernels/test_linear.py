@@ -45,7 +45,7 @@ F32, F16 = torch.float32, torch.float16
 def triton(q, k, v, **options):
     """Through the door that users take, with all memory poisoned."""
     with poisoned():
-        return linear_attention(q, k, v, impl="triton", **options)
+        return linear_attention(q, k, v, impl="triton", **{"causal": True, **options})
 
 
 class Module:
@@ -128,7 +128,7 @@ def test_the_form_it_accelerates_gives_the_same():
     q, k, v = qkv(40, B=1, H=2)
     options = {"key_mask": some(1, 40), "return_state": True, "scale": 0.5}
     out, state = triton(q, k, v, **options)
-    wanted, after = linear_attention(q, k, v, **options)
+    wanted, after = linear_attention(q, k, v, causal=True, **options)
     for got, right, name in zip((out, *state), (wanted, *after), ("out", *"Szt"), strict=True):
         close(got, right, name)
         assert got.dtype == right.dtype, name
@@ -265,7 +265,7 @@ def test_many_heads():
     runtime.launch = note
     try:
         q, k, v = (torch.zeros(1, 1, 1, 2).expand(1, n, 1, 2) for _ in range(3))
-        linear_attention(q, k, v, impl="triton")
+        linear_attention(q, k, v, causal=True, impl="triton")
     finally:
         runtime.launch = honest
     assert grids == [(n,), (n,)]
@@ -295,7 +295,7 @@ def test_errors_are_those_of_the_torch_form():
         messages = []
         for impl in ("torch", "triton"):
             with pytest.raises(ValueError) as error:
-                linear_attention(q, k, v, impl=impl, **change)
+                linear_attention(q, k, v, causal=True, impl=impl, **change)
             messages.append(str(error.value))
         assert messages[0] == messages[1], change
 

@@ -134,7 +134,7 @@ def test_compiled_kernels_want_one_gpu_and_no_float64(monkeypatch: pytest.Monkey
 
 
 def linear(**options: Any) -> Any:
-    return linear_attention(x, x, x, **{"impl": "triton", **options})
+    return linear_attention(x, x, x, causal=True, **{"impl": "triton", **options})
 
 
 def step(**options: Any) -> Any:
@@ -150,10 +150,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "Dv": (lambda: softmax_attention(x, x, wide, impl="triton"), "^v: .* Dv of at most 256 .*257"),
     "window": (lambda: softmax_attention(x, x, x, window=0, impl="triton"), "^window: "),
     "mask": (lambda: softmax_attention(x, x, x, mask=x, impl="triton"), "^mask: "),
-    "impl of linear": (lambda: linear(impl="cuda"), "^impl: expected one of torch, triton, got"),
+    "impl of linear": (
+        lambda: linear(impl="cuda"),
+        "^impl: expected one of torch, reference, triton",
+    ),
     "form": (
         lambda: linear(form="scan"),
-        "^form: expected 'chunk' with impl=\"triton\", got 'scan'",
+        "^form: expected None unless impl=\"reference\", got 'scan'",
     ),
     "chunk_size": (lambda: linear(chunk_size=32), "^chunk_size: expected None with .*, got 32"),
     "favor": (lambda: linear(feature_map="favor"), "^feature_map: .*elu, relu.*got _Favor"),
@@ -166,10 +169,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "wide taylor": (lambda: step(feature_map="taylor", D=17), "taylor .* at most 16 .* D = 17"),
     "unpacked": (lambda: linear(feature_map=unpacked, return_state=True), "packed=True where a"),
     "unpacked step": (lambda: step(feature_map=unpacked), "packed=True where a state"),
-    "impl of step": (lambda: step(impl="cuda"), "^impl: expected one of torch, triton, got"),
+    "impl of step": (lambda: step(impl="cuda"), "^impl: expected one of torch, reference, triton"),
     "impl of a mixer": (
         lambda: Transformer(TransformerConfig(9, E=8, mixer_options={"impl": "cuda"})),
-        "^impl: expected one of torch, triton, got",
+        "^impl: expected one of torch",
     ),
     "dropout": (
         lambda: Transformer(

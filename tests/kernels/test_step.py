@@ -63,13 +63,13 @@ def test_steps_equal_the_whole():
     """Token by token, from the state of a pass of the kernels for sequences."""
     q, k, v = qkv(7, B=1, H=2)
     out, state = linear_attention(
-        *(x[:, :, :4] for x in (q, k, v)), impl="triton", return_state=True
+        *(x[:, :, :4] for x in (q, k, v)), causal=True, impl="triton", return_state=True
     )
     outs = [out]
     for t in range(4, 7):
         o, state = linear_attention_step(*(x[:, :, t] for x in (q, k, v)), state, impl="triton")
         outs.append(o.unsqueeze(2))
-    wanted, after = linear_attention(q, k, v, return_state=True)
+    wanted, after = linear_attention(q, k, v, causal=True, return_state=True)
     close(torch.cat(outs, 2), wanted, "output")
     for got, right, name in zip(state, after, "Szt", strict=True):
         close(got, right, name)
