@@ -371,9 +371,9 @@ def mean_language_model(
     table = canvas.matrix("vectors", "V E", at=Spot(0, 0, 0, 0.5), role="learned")
     spot = Spot(table.right[0] + 6.4, 0, 0, 0.5)
     x = canvas.matrix("words", "T E", at=spot, role="stream", rows=seen)
-    for place, word in enumerate(words):
-        role = None if place <= row else "hidden"
-        canvas.text(word, at=x.row(place).before(0.4), points=9, literal=True, role=role)
+    for t, word in enumerate(words):
+        role = None if t <= row else "hidden"
+        canvas.text(word, at=x.row(t).before(0.4), points=9, literal=True, role=role)
     means = canvas.matrix("means", "T E", at=x.beside(4.0), role="stream", rows=[row])
     linear = canvas.matrix("linear map", "E V", at=means.beside(2.4), role="learned")
     scores = canvas.matrix("scores", "T V", at=linear.beside(2.4), role="plain", rows=[row])
