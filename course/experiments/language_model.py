@@ -83,6 +83,7 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     if diverged:
         return {"curve": curve, "result": result | {"diverged_at": history.steps}}
     result |= final(model, corpus, config, history)
+    progress.keep(model)
     return {"curve": curve, "result": result, "sample": sample(model, corpus, window=window)}
 
 

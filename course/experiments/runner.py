@@ -23,7 +23,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from course.inputs import require_choice, require_positive
+from filelock import FileLock, Timeout
+
+from course.values import require_choice, require_positive
 
 Config = Mapping[str, Any]
 Record = dict[str, Any]
@@ -38,10 +40,12 @@ class RunFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a running experiment is given: where to report its steps and keep a checkpoint."""
+    """What a running experiment is given: where its steps, its checkpoint and its model go."""
 
     report: Callable[[int], None] = lambda step: None
     checkpoint: Path | None = None
+    #: Called with the trained model, by experiments that train one.
+    keep: Callable[[Any], None] = lambda model: None
 
 
 def canonical(config: Config) -> str:
@@ -154,7 +158,6 @@ def run_one(config: Config, folder: Path, *, threads: int | None = None) -> Reco
     Returns None when another process is computing it at this moment. ``threads`` sets PyTorch's
     threads for the run; None leaves them.
     """
-    from filelock import FileLock, Timeout  # a twentieth of what importing torch costs
 
     path = result_path(folder, config)
     record = read_record(path, config)
@@ -172,6 +175,19 @@ def run_one(config: Config, folder: Path, *, threads: int | None = None) -> Reco
         return _compute(config, path, work, threads) if record is None else record
 
 
+def record_of(config: Config, progress: Progress) -> Record:
+    """Compute the run of ``config``: what is stored of it, and where, when and how long it ran."""
+    start = time.perf_counter()
+    outcome = execute(config, progress)
+    return {
+        "config": dict(config),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "seconds": round(time.perf_counter() - start, 1),
+        "machine": machine(),
+        **outcome,
+    }
+
+
 def _compute(config: Config, path: Path, work: Path, threads: int | None) -> Record:
     if threads is not None:
         import torch
@@ -179,15 +195,7 @@ def _compute(config: Config, path: Path, work: Path, threads: int | None) -> Rec
         torch.set_num_threads(threads)
     reporter = _Reporter(work / f"{path.stem}.progress")
     checkpoint = work / f"{path.stem}.checkpoint"
-    start = time.perf_counter()
-    outcome = execute(config, Progress(reporter, checkpoint))
-    record = {
-        "config": dict(config),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "seconds": round(time.perf_counter() - start, 1),
-        "machine": machine(),
-        **outcome,
-    }
+    record = record_of(config, Progress(reporter, checkpoint))
     write_record(path, record)
     for leftover in (checkpoint, reporter.path):
         leftover.unlink(missing_ok=True)
