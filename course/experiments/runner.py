@@ -157,6 +157,8 @@ def run_one(config: Config, folder: Path, *, threads: int | None = None) -> Reco
     threads for the run; None leaves them.
     """
 
+    from filelock import FileLock, Timeout  # a twentieth of what importing torch costs
+
     path = result_path(folder, config)
     record = read_record(path, config)
     if record is not None:
