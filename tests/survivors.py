@@ -30,7 +30,7 @@ def change(name: str) -> tuple[str, str]:
 
 
 def reason(name: str, before: str, after: str, known: list[dict[str, str]]) -> str | None:
-    """Why this one may live: the first entry whose patterns fit its name, its lines and its change."""
+    """Why this one may live: the first entry whose patterns fit its name and its two lines."""
     for entry in known:
         fits = re.search(entry.get("where", ""), name) and re.search(entry.get("line", ""), before)
         if fits and re.search(entry.get("becomes", ""), after):
@@ -52,10 +52,9 @@ def main() -> int:
             continue
         open_questions += 1
         print(f"{name}: {fate}\n  - {before}\n  + {after}")
-    print(
-        f"{len(fates)} mutants: {killed} killed, {len(fates) - killed - open_questions} survive for "
-        f"a reason, {open_questions} without one"
-    )
+    reasoned = len(fates) - killed - open_questions
+    print(f"{len(fates)} mutants: {killed} killed, {reasoned} live for a reason", end=", ")
+    print(f"{open_questions} without one")
     return min(1, open_questions)
 
 
