@@ -40,21 +40,19 @@ def reason(name: str, before: str, after: str, known: list[dict[str, str]]) -> s
 
 def main() -> int:
     known = tomllib.loads(REASONS.read_text(encoding="utf-8"))["survivor"]
-    results = mutmut("results", "--all", "true").splitlines()
-    fates = [line.strip().split(": ") for line in results if ": " in line]
-    killed = sum(fate in ("killed", "timeout") for _, fate in fates)
+    fates = [x.strip().split(": ") for x in mutmut("results", "--all", "true").splitlines()]
+    survivors = [fate[0] for fate in fates if fate[-1] == "survived"]
+    unasked = sum(fate[-1] not in ("killed", "timeout", "survived") for fate in fates)
     open_questions = 0
-    for name, fate in fates:
-        if fate in ("killed", "timeout"):
-            continue
+    for name in survivors:
         before, after = change(name)
-        if fate == "survived" and reason(name, before, after, known):
-            continue
-        open_questions += 1
-        print(f"{name}: {fate}\n  - {before}\n  + {after}")
-    reasoned = len(fates) - killed - open_questions
-    print(f"{len(fates)} mutants: {killed} killed, {reasoned} live for a reason", end=", ")
-    print(f"{open_questions} without one")
+        if reason(name, before, after, known) is None:
+            open_questions += 1
+            print(f"{name}\n  - {before}\n  + {after}")
+    print(
+        f"{len(fates)} mutants: {len(fates) - unasked - len(survivors)} killed, "
+        f"{len(survivors)} live, {open_questions} of them without a reason; {unasked} not asked"
+    )
     return min(1, open_questions)
 
 

@@ -239,6 +239,9 @@ def test_total_variation_is_the_weight_that_must_move() -> None:
     b = torch.tensor([[0.25, 0.25, 0.5], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]])
     assert torch.allclose(total_variation(a, b), torch.tensor([0.5, 0.0, 1.0]))
     assert torch.equal(total_variation(a, b), total_variation(b, a))
+    assert total_variation(a.double(), b.double()).dtype == torch.float64
+    with pytest.raises(ValueError, match="^a: expected floating-point"):
+        total_variation(a.long(), b)
     with pytest.raises(ValueError, match="equal shapes"):
         total_variation(a, b[:1])
     with pytest.raises(ValueError, match="b: expected a tensor, got ndarray"):

@@ -670,8 +670,9 @@ def test_the_state_stays_wide():
         for form in WAYS:
             state = linear_attention(q, k, v, **WAYS[form], return_state=True, causal=True)[1]
             assert state.S.dtype == state.z.dtype == wide and state.t.dtype == torch.int64
-            _, state = linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state)
-            assert state.S.dtype == state.z.dtype == wide
+            for past in (None, state):
+                out, after = linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], past)
+                assert out.dtype == dtype and after.S.dtype == after.z.dtype == wide
 
 
 @pytest.mark.parametrize("form", WAYS)
@@ -844,7 +845,14 @@ def test_errors_name_the_argument(change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"q_t": torch.ones(2, 3, 1, 4)}, r"q_t: expected 3 axes \[B H D\], got 4"),
+        ({"q_t": torch.ones(2, 3, 1, 4)}, r"^q_t: expected 3 axes \[B H D\], got 4"),
+        ({"k_t": torch.ones(2, 3)}, r"^k_t: expected 3 axes \[B H D\], got 2"),
+        ({"v_t": torch.ones(2, 3)}, r"^v_t: expected 3 axes \[B H Dv\], got 2"),
+        ({"k_t": torch.ones(2, 3, 4).long()}, "^k_t: expected floating-point"),
+        ({"q_t": torch.ones(2, 3, 4).half()}, "^q_t and k_t and v_t: expected one dtype"),
+        ({"k_t": torch.ones(2, 3, 4).half()}, "^q_t and k_t and v_t: expected one dtype"),
+        ({"v_t": torch.ones(2, 3, 0)}, "^Dv: expected a whole number of at least 1, got 0"),
+        ({"impl": "fast"}, "^impl: expected one of torch, reference, triton, got 'fast'"),
         ({"k_t": torch.ones(2, 3, 5)}, "q_t and k_t: expected equal sizes on axis D"),
         ({"v_t": torch.ones(2, 2, 5)}, "k_t and v_t: expected equal sizes on axis H"),
         ({"v_t": torch.ones(2, 3, 5).half()}, "expected one dtype"),
