@@ -59,6 +59,7 @@ def load(name: str, *, folder: Path | None = None) -> Pretrained:
             weights = {key: stored.get_tensor(key).float() for key in stored.keys()}  # noqa: SIM118
         record = json.loads(about["record"])
         model = Transformer(TransformerConfig.from_dict(json.loads(about["model"])))
+        model.to("cpu", torch.float32)  # also where a notebook has chosen other defaults
         model.load_state_dict(weights)
         tokenizer = Tokenizer.from_str(about["tokenizer"])
     except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
