@@ -89,9 +89,8 @@ def attention_weights(
     ``q [B,H,T,D]``, ``k [B,H,S,D]`` → ``[B,H,T,S]`` in the dtype of ``q``; options as in
     :func:`softmax_attention`. Every row sums to 1; a row that may look at nothing is all zeros.
     """
-    nothing = k[..., :0] if isinstance(k, Tensor) and k.ndim == 4 else k
-    options = _checked(q, k, nothing, mask, key_mask, causal, window, bias, scale)
-    return _by_formula(q, k, nothing, **options)[0]
+    options = _checked(q, k, k, mask, key_mask, causal, window, bias, scale)
+    return _by_formula(q, k, k[..., :0], **options)[0]  # no values: no average
 
 
 def softmax_attention(

@@ -401,10 +401,11 @@ def _positions(
     if state is None and key_mask is None and isinstance(fm, FeatureMap):
         fm.require_positions(0, S_len - 1)  # known without looking into a tensor
     if key_mask is None:
-        steps = torch.arange(S_len, device=t.device).expand(len(t), -1)
+        keys = t[:, None] + torch.arange(S_len, device=t.device)
     else:
-        steps = (key_mask.cumsum(-1) - 1).clamp(min=0)
-    keys = (t[:, None] + steps)[:, None]
+        # Padding has the position of the last real token, on whichever side of a cut it stands.
+        keys = (t[:, None] + key_mask.cumsum(-1) - 1).clamp(min=0)
+    keys = keys[:, None]
     if S_len == T:
         return keys, keys
     return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys

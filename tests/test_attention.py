@@ -422,6 +422,7 @@ def test_a_layer_of_its_own_widths(m: Any) -> None:
     assert m.MultiHeadAttention(E, H).D == m.MultiHeadAttention(E, H).Dv == E // H
     assert m.MultiHeadAttention(E, H, D=5).Dv == 5
     assert m.MultiHeadAttention(E, 5, D=2).D == 2
+    assert len(list(m.MultiHeadAttention(E, H).parameters())) == 8, "with biases"
 
 
 def of_head(option: Any, h: int) -> Any:

@@ -106,8 +106,7 @@ def test_a_reader_that_goes_away_gets_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["", "doctor", "data fetch", "experiments", "experiments run", "kernels", "kernels compile"],
+    "command", ["", "doctor", "data", "data fetch", "experiments", "experiments run"]
 )
 def test_help_loads_no_heavy_package(command: str) -> None:
     code = (

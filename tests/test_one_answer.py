@@ -7,7 +7,6 @@ Each *kind* of question that real users asked is put to every function and every
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -42,9 +41,7 @@ FUNCTIONS: dict[str, Attend] = {
     "linear, taylor": functools.partial(linear_attention, causal=True, feature_map="taylor"),
     "step": step,
 }
-# The kernels answer all of this from the version on that has what they share in one file.
-KERNELS = ("triton",) if importlib.util.find_spec("course.kernels.shared") else ()
-IMPLS = ("torch", "reference", *KERNELS)
+IMPLS = ("torch", "reference", "triton")
 every = pytest.mark.parametrize(
     ("name", "impl"),
     [pytest.param(name, impl, id=f"{name}: {impl}") for name in FUNCTIONS for impl in IMPLS],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,8 +19,10 @@ from torch import Tensor
 from course.attention import attention_weights
 from course.plots import SIGNED, WEIGHTS, colour_map, label_tokens, number, readable_on
 from course.widgets.base import Choice, Control, Explorer, Slider, Switch, TextField
+from course.widgets.trained import heads_of_block
 
 E, D, HEADS, MAX_WORDS = 32, 16, 4, 40
+TRAINED, UNTRAINED = "trained on Shakespeare", "untrained"
 ONE_ROLE, TWO_ROLES = "one role: q = k", "two roles: q ≠ k"
 CAUSAL, FREE = "itself and before", "everything"
 _SIDE = 3.15  # of a heat map, in inches
@@ -53,18 +56,35 @@ def embed(words: list[str]) -> Tensor:
     return torch.stack(rows)
 
 
-class AttentionExplorer(Explorer):
-    """Attention scores and weights between the words of a sentence, with untrained vectors.
+def untrained_head(
+    words: list[str], head: int, *, two_roles: bool, equal: bool
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys [T, D] of ``words`` by matrices that the number of the ``head`` fixes."""
+    x = embed(words)
+    q = x @ fixed_normal(f"W_q of head {head}", D, E).T / E**0.5
+    k = x @ fixed_normal(f"W_k of head {head}", D, E).T / E**0.5 if two_roles else q
+    if equal:
+        q, k = (D**0.5 * y / y.norm(dim=-1, keepdim=True) for y in (q, k))
+    return q, k
 
-    To try: with one role the scores are symmetric, and with vectors of equal length every word
-    likes itself best; a second role breaks both; scale 0 gives the plain mean, a large scale one
-    word a row; the mask cuts weights, never scores.
+
+class AttentionExplorer(Explorer):
+    """Attention scores and weights in the reader's sentence: of a trained model, or untrained.
+
+    To try with the trained model: which head looks at the previous piece, and does it still with
+    the words in another order?
+
+    To try untrained: with one role the scores are symmetric, and with vectors of equal length every
+    word likes itself best; a second role breaks both; scale 0 gives the plain mean, a large scale
+    one word a row; the mask cuts weights, never scores.
     """
 
     title = "Who looks at whom"
     note = (
-        "Nothing is trained here: every word has a fixed random vector, every head fixed random "
-        "matrices. The picture shows how the mechanism works, not what English means."
+        "Trained: your sentence in a small model that learned to write like Shakespeare, cut into "
+        "the pieces it reads; · is the space before a word. Untrained: every word has a fixed "
+        "random vector, every head fixed random matrices; that shows how the mechanism works, not "
+        "what English means. Scale 1 is 1/√D, which is also the model's own."
     )
     size = (9.0, 4.75)
     controls: ClassVar[dict[str, Control]] = {
@@ -74,36 +94,52 @@ class AttentionExplorer(Explorer):
             lambda text: " ".join(split_words(text)),
             examples=("one", "the dog saw the dog", "a $b^ <i>c</i> & “d”"),
         ),
-        "roles": Choice("Roles", ONE_ROLE, (ONE_ROLE, TWO_ROLES)),
+        "vectors": Choice("Vectors, matrices", TRAINED, (TRAINED, UNTRAINED)),
         "head": Slider("Head", 1, low=1, high=HEADS),
-        "scale": Slider("Scale", 0.25, low=0.0, high=1.0, step=0.05),
+        "scale": Slider("Scale", 1.0, low=0.0, high=4.0, step=0.2),
+        "block": Slider("Block", 1, low=1, high=2),
+        "roles": Choice("Roles", ONE_ROLE, (ONE_ROLE, TWO_ROLES)),
         "look": Choice("May look at", CAUSAL, (CAUSAL, FREE)),
         "equal": Switch("Queries and keys of equal length", False),
     }
 
     @staticmethod
-    def compute(
-        *, sentence: str, roles: str, head: int, scale: float, look: str, equal: bool
-    ) -> dict[str, Any]:
-        """``words`` (T strings), ``scores`` and ``weights`` [T, T] float64, ``visible`` [T, T].
+    def idle(values: Mapping[str, Any]) -> Collection[str]:
+        """A trained model has its own roles, mask and lengths; without one there are no blocks."""
+        return ("roles", "look", "equal") if values["vectors"] == TRAINED else ("block",)
 
-        Scores are ``scale · q·k`` with D = 16; ``equal`` gives every q and k the length √D.
+    @staticmethod
+    def compute(
+        *,
+        sentence: str,
+        vectors: str,
+        head: int,
+        scale: float,
+        block: int,
+        roles: str,
+        look: str,
+        equal: bool,
+    ) -> dict[str, Any]:
+        """``words`` (T words or pieces), ``scores``, ``weights`` float64 and ``visible`` [T, T].
+
+        Scores are ``scale · q·k / √D``. Trained: q and k of ``block`` and ``head``; with scale 1
+        the weights are those of ``Transformer.attention_maps``. Untrained: D = 16, and ``equal``
+        gives every q and k the length √D.
         """
-        words = split_words(sentence)
-        x = embed(words)
-        q = x @ fixed_normal(f"W_q of head {head}", D, E).T / E**0.5
-        k = x @ fixed_normal(f"W_k of head {head}", D, E).T / E**0.5 if roles == TWO_ROLES else q
-        if equal:
-            q, k = (D**0.5 * y / y.norm(dim=-1, keepdim=True) for y in (q, k))
-        causal = look == CAUSAL
+        if vectors == TRAINED:
+            words, all_q, all_k, own = heads_of_block(block, sentence)
+            q, k, scale, causal = all_q[head - 1], all_k[head - 1], scale * own, True
+        else:
+            words = split_words(sentence)
+            q, k = untrained_head(words, head, two_roles=roles == TWO_ROLES, equal=equal)
+            scale, causal = scale * D**-0.5, look == CAUSAL
         weights = attention_weights(q[None, None], k[None, None], causal=causal, scale=scale)
-        visible = np.tri(len(words), dtype=bool) | (not causal)
         return {
             "words": words,
             # In a fixed order of additions, so that q·k and k·q are the same number to the bit.
             "scores": scale * (q[:, None] * k[None]).sum(-1).numpy(),
             "weights": weights[0, 0].numpy(),
-            "visible": visible,
+            "visible": np.tri(len(words), dtype=bool) | (not causal),
         }
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
@@ -116,7 +152,7 @@ class AttentionExplorer(Explorer):
             ),
             self._build_map(figure, 5.1, "Weights, after mask and softmax", WEIGHTS, None),
         ]
-        self._maps[0][0].set_ylabel("query: the word that looks")
+        self._maps[0][0].set_ylabel("query: the token that looks")
         self._maps[1][0].set_yticks([])
 
     def _build_map(
@@ -133,7 +169,7 @@ class AttentionExplorer(Explorer):
             interpolation="nearest",
         )
         axes.set_title(title)
-        axes.set_xlabel("key: the word looked at")
+        axes.set_xlabel("key: the token looked at")
         axes.tick_params(length=0)
         for edge in axes.spines.values():
             edge.set_visible(False)
@@ -175,8 +211,18 @@ class AttentionExplorer(Explorer):
         self._labelled = words
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
-        """Symmetry, self-love and the last word's favourite, in numbers."""
-        words, scores, weights = arrays["words"], arrays["scores"], arrays["weights"]
+        """Trained: where the head looks. Untrained: symmetry, and which words like themselves."""
+        words, weights = arrays["words"], arrays["weights"]
+        best = int(weights[-1].argmax())
+        target = "itself" if best == len(words) - 1 else f"“{words[best]}”"
+        if values["vectors"] == TRAINED:
+            away = len(words) - 1 - best
+            return (
+                f"{_where_it_looks(values, weights)} The last piece “{words[-1]}” gives most "
+                f"weight, ≈ {number(weights[-1, best], 2)}, to {target}"
+                f"{f', {away} before it' if away else ''}."
+            )
+        scores = arrays["scores"]
         apart = float(np.abs(scores - scores.T).max())
         selfish = int((scores.diagonal() >= scores.max(1) - 1e-9).sum())
         kind = (
@@ -185,23 +231,45 @@ class AttentionExplorer(Explorer):
             else f"The scores are not symmetric: score and mirror image differ by up to "
             f"{number(apart, 2)}"
         )
-        best = int(weights[-1].argmax())
         last = f"the last word “{words[-1]}” gives most weight, {number(weights[-1, best], 2)}, to "
-        target = "itself" if best == len(words) - 1 else f"“{words[best]}”"
         verb = "scores itself" if selfish == 1 else "score themselves"
         pairs = f"{int(arrays['visible'].sum())} of {len(words) ** 2} pairs are visible"
         return f"{kind}; {selfish} of {len(words)} words {verb} highest; {pairs}; {last}{target}."
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """The two heat maps in words."""
+        trained = values["vectors"] == TRAINED
         mask = (
-            "the future is cut off (grey)" if values["look"] == CAUSAL else "every word is visible"
+            "the future is cut off (grey)"
+            if trained or values["look"] == CAUSAL
+            else "every word is visible"
         )
+        tokens = f"{len(arrays['words'])} {'pieces of' if trained else 'words'}"
         return (
-            f"Two heat maps, query by key, of the {len(arrays['words'])} words “"
-            f"{values['sentence']}”: left the scores before the mask, blue below 0 and red above; "
-            f"right the weights from 0 to 1, where {mask}. {self.finding(values, arrays)}"
+            f"Two heat maps, query by key, of the {tokens} “{values['sentence']}”: left the scores "
+            "before the mask, blue below 0 and red above; right the weights from 0 to 1, where "
+            f"{mask}. {self.finding(values, arrays)}"
         )
+
+
+def _where_it_looks(values: dict[str, Any], weights: np.ndarray) -> str:
+    """How much a head gives to three places, beside what equal weights would give to each.
+
+    Rows 0 and 1 are left out: there the places are not three.
+    """
+    head = f"Block {values['block']}, head {values['head']}"
+    if values["scale"] != 1:
+        head += f" at {values['scale']:.4g} times its own scale"
+    if len(weights) < 3:
+        return f"{head}: too few pieces for a mean."
+    shares = weights.diagonal(-1)[1:], weights.diagonal()[2:], weights[2:, 0]
+    previous, itself, first = (f"≈ {number(100 * share.mean(), 0)} %" for share in shares)
+    equal = np.mean([1 / (t + 1) for t in range(2, len(weights))])
+    return (
+        f"{head} puts {previous} on the previous piece, {itself} on the piece itself and {first} "
+        f"on the first one (means from the third piece on; equal weights would put "
+        f"{number(100 * equal, 0)} % on each)."
+    )
 
 
 def _write_numbers(cells: list[Any], image: AxesImage, matrix: np.ndarray) -> None:

@@ -6,7 +6,7 @@ import base64
 import re
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, ClassVar
@@ -297,6 +297,11 @@ class Explorer(ipw.VBox):
         """One line that says what the picture shows, with its numbers."""
         raise NotImplementedError
 
+    @staticmethod
+    def idle(values: Mapping[str, Any]) -> Collection[str]:
+        """The controls that do nothing while the others stand as they do: shown greyed out."""
+        return ()
+
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """One line that says what is drawn; the default is the title and the finding."""
         return f"{self.title} {self.finding(values, arrays)}"
@@ -407,11 +412,14 @@ class Explorer(ipw.VBox):
         return f"data:image/png;base64,{base64.b64encode(image).decode()}", alt
 
     def _mirror(self) -> None:
-        """Let every control show the value that holds."""
+        """Let every control show the value that holds, grey where it does nothing."""
         self._syncing = True
+        idle = self.idle(self.values)
         try:
             for name, control in self.controls.items():
                 control.show(self._parts[name], self.values[name])
+                for part in self._parts[name]:
+                    part.disabled = name in idle
         finally:
             self._syncing = False
 
