@@ -443,7 +443,7 @@ def test_the_command_prints_a_table_and_names_what_failed(capsys, monkeypatch):
 
 def test_progress_is_a_line_a_tenth_where_nobody_looks(capsys):
     for done in range(1, 41):
-        kernels_cli._progress(done, 40, "linear, forward")
+        kernels_cli.progress(done, 40, "linear, forward")
     assert capsys.readouterr().err.splitlines() == [f"compiled {n} of 40" for n in range(4, 41, 4)]
 
 
