@@ -23,13 +23,15 @@ PACKAGE_TESTS := $(PYTEST) --dist=loadgroup
 NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
 	notebooks
 
-.PHONY: help lab lab-environment test test-all test-environment static notebooks format clean python
+.PHONY: help lab lab-environment test test-all test-environment static mutants notebooks format \
+	clean python
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab          set up .venv and open JupyterLab on your copy of notebook 00 (PORT=8888)"
 	@echo "make test         check the code's form, its tests, and every notebook, offline"
 	@echo "make test-all     the same, and the slow and the browser tests"
+	@echo "make mutants      change the mathematics piece by piece: does a test notice? (an hour)"
 	@echo "make notebooks    run the notebooks again and store their outputs (NB=01 picks)"
 	@echo "make format       put code and notebook cells into the project's form"
 	@echo "make clean        remove caches and build folders (the environment .venv stays)"
@@ -74,6 +76,13 @@ test-all: static
 	@echo "[test 4/4] every notebook, run and compared with its stored outputs, network off"
 	@$(NOTEBOOK_TESTS)
 
+# mutmut is installed when it is first asked for; it keeps what it knows in the folder mutants/.
+mutants: test-environment
+	@$(VENV) -c 'import mutmut' 2>/dev/null || \
+		$(VENV) -m pip install --quiet --constraint constraints.txt "mutmut>=3.8"
+	@OMP_NUM_THREADS=1 $(VENV) -m mutmut run
+	@$(VENV) -m tests.survivors
+
 notebooks: test-environment
 	@echo "[notebooks] running and storing; a notebook is replaced only when all of it ran"
 	@COURSE_AUTHORING=1 $(OFFLINE) $(VENV) -m tests.notebooks.execute $(NB)
@@ -83,5 +92,5 @@ format: test-environment
 	@$(VENV) -m ruff format .
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
+	rm -rf build dist mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ def prefix_mean(x: Tensor, *, form: str = "matrix") -> Tensor:
     float32 (float64 for float64 input). ``form`` chooses how, never what:
 
     * ``"loop"``: one running sum, a word at a time: T·E additions;
-    * ``"matrix"``: one product with :func:`mean_matrix`: T²·E;
+    * ``"matrix"``: one product with the matrix of weights: T²·E;
     * ``"softmax"``: the same matrix as softmax of zeros, −∞ above the diagonal.
 
     In the two matrix forms a zero weight still multiplies its row, so a NaN or ∞ in a later row
@@ -31,18 +31,41 @@ def prefix_mean(x: Tensor, *, form: str = "matrix") -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"x: expected a tensor [..., T, E], got shape {list(x.shape)}")
     require_floating("x", x)
-    T = x.shape[-2]
+    if x.shape[-2] == 0:
+        return torch.zeros_like(x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    forms = {"loop": mean_by_loop, "matrix": mean_by_matrix, "softmax": mean_by_softmax}
     with without_autocast(x.device):
-        if form == "loop":
-            return _by_loop(wide).to(x.dtype)
-        if form == "matrix":
-            weights = mean_matrix(T, dtype=wide.dtype, device=x.device)
-        else:
-            future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
-            scores = torch.zeros(T, T, dtype=wide.dtype, device=x.device)
-            weights = scores.masked_fill(future, -torch.inf).softmax(-1)
-        return (weights @ wide).to(x.dtype)
+        return forms[form](wide).to(x.dtype)
+
+
+# The three forms as notebook 01 derives them; ``x`` is [..., T, E] with at least one word.
+
+
+def mean_by_loop(x: Tensor) -> Tensor:
+    """A running sum, divided by the number of words in it."""
+    total, means = torch.zeros_like(x[..., 0, :]), []
+    for t, word in enumerate(x.unbind(-2), 1):
+        total = total + word
+        means.append(total / t)
+    return torch.stack(means, -2)
+
+
+def mean_by_matrix(x: Tensor) -> Tensor:
+    """Row t of the matrix holds 1/(t+1) at 0 … t."""
+    T = x.shape[-2]
+    past = x.new_ones(T, T).tril()
+    A = past / past.sum(-1, keepdim=True)
+    return A @ x
+
+
+def mean_by_softmax(x: Tensor) -> Tensor:
+    """All scores are 0, and −∞ hides the future."""
+    T = x.shape[-2]
+    future = x.new_ones(T, T).triu(1).bool()
+    scores = x.new_zeros(T, T).masked_fill(future, -torch.inf)
+    weights = scores.softmax(-1)
+    return weights @ x
 
 
 def mean_matrix(
@@ -54,12 +77,3 @@ def mean_matrix(
     wide = torch.promote_types(dtype, torch.float32)
     count = torch.arange(1, T + 1, dtype=wide, device=device)
     return (torch.ones(T, T, dtype=wide, device=device).tril() / count[:, None]).to(dtype)
-
-
-def _by_loop(x: Tensor) -> Tensor:
-    total = torch.zeros_like(x[..., :1, :].sum(-2))
-    means = []
-    for t in range(x.shape[-2]):
-        total = total + x[..., t, :]
-        means.append(total / (t + 1))
-    return torch.stack(means, -2) if means else torch.zeros_like(x)

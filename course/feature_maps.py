@@ -126,7 +126,8 @@ class _Favor(FeatureMap):
     constant c keeps the features in the range of float32. It uses wᵀx − |x|²/2 ≤ |w|²/2, so it
     depends on W alone; a maximum over keys would let the future change the past. c = 0 up to
     |w|² = 76 (D about 40), and normalised attention does not depend on c. Up to |w|² = 140 nothing
-    can overflow; c stops there, because a larger one would make typical features vanish.
+    can overflow; c stops there, because a larger one would make typical features vanish. Call the
+    map once on keys of that width before ``torch.compile``.
     Choromanski et al. 2021 (arXiv:2009.14794), lemma 1 and section 2.4.
     """
 
@@ -134,19 +135,25 @@ class _Favor(FeatureMap):
         super().__init__()
         require_positive("features", features)
         require_positive("seed", seed, minimum=0)
-        self.features = int(features)
-        self.seed = int(seed)
+        self.features, self.seed = int(features), int(seed)
+        self._drawn: dict[int, Tensor] = {}
 
     def width(self, D: int) -> int:
         return self.features
 
     def weights(self, D: int) -> Tensor:
         """The random directions W ``[features, D]``, float64."""
-        return _orthogonal(self.features, D, self.seed).clone()
+        return self._directions(D).clone()
+
+    def _directions(self, D: int) -> Tensor:
+        # torch.compile cannot follow the drawing, but reads what one call before it has drawn.
+        if D not in self._drawn:
+            self._drawn[D] = _orthogonal(self.features, D, self.seed)
+        return self._drawn[D]
 
     def forward(self, x: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
-        w = _orthogonal(self.features, x.shape[-1], self.seed)
+        w = self._directions(x.shape[-1])
         # exp(38)² times 65,536 tokens is just below the largest float32.
         c = (w.square().sum(-1).max() / 2 - 38).clamp(0, 32).to(wide).to(x.device)
         w, y = w.to(wide).to(x.device), x.to(wide)

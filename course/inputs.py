@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Collection, Sequence
-from numbers import Integral, Real
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+
+# Those of plain values are used with these; a module that must load fast takes them from there.
+from course.values import require_choice as require_choice
+from course.values import require_number as require_number
+from course.values import require_positive as require_positive
+from course.values import require_same as require_same
 
 
 def require_tensor(name: str, x: object, axes: str = "") -> None:
@@ -30,13 +34,6 @@ def require_rank(name: str, x: Tensor, axes: str) -> None:
             f"{name}: expected {len(axes.split())} axes [{axes}], "
             f"got {x.ndim} with shape {list(x.shape)}"
         )
-
-
-def require_same(axis: str, sizes: dict[str, int]) -> None:
-    """Raise ``ValueError`` unless all named arguments have the same size on ``axis``."""
-    if len(set(sizes.values())) > 1:
-        came = ", ".join(f"{name} has {size}" for name, size in sizes.items())
-        raise ValueError(f"{' and '.join(sizes)}: expected equal sizes on axis {axis}, got {came}")
 
 
 def require_broadcast(name: str, x: Tensor, shape: Sequence[int], axes: str) -> None:
@@ -66,29 +63,6 @@ def require_key_mask(key_mask: Tensor, k: Tensor) -> None:
     require_bool("key_mask", key_mask, "True = a real token")
     require_same("B", {"k": k.shape[0], "key_mask": key_mask.shape[0]})
     require_same("S", {"k": k.shape[2], "key_mask": key_mask.shape[1]})
-
-
-def require_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
-    if value not in tuple(choices):
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
-
-
-def require_positive(name: str, value: int, *, minimum: int = 1) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number of at least ``minimum``."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
-        raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
-
-
-def require_number(name: str, value: object, *, above: float = -math.inf) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number greater than ``above``."""
-    try:
-        fits = isinstance(value, Real) and above < float(value) < math.inf
-    except OverflowError:  # a whole number beyond the largest float
-        fits = False
-    if not fits or isinstance(value, bool):
-        bound = "" if above == -math.inf else f" above {above:g}"
-        raise ValueError(f"{name}: expected a finite number{bound}, got {value!r}")
 
 
 def require_flag(name: str, value: object) -> None:

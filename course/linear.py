@@ -3,8 +3,9 @@
     S_t = S_{t−1} + φ(k_t) v_tᵀ      z_t = z_{t−1} + φ(k_t)      o_t = S_tᵀ φ(q_t) / φ(q_t)·z_t
 
 The four forms below go through that recurrence in four ways. They get features Q = φ(q), K = φ(k)
-and values V that carry a 1 in their last column: what is summed there is z, so that one matrix
-``S [C, Dv + 1]`` holds both sums, and the division comes last. Each returns (sums read, new S).
+``[…, T, C]`` and values V that carry a 1 in their last column: what is summed there is z, so that
+one matrix ``S […, C, Dv + 1]`` holds both sums, and the division comes last. Each returns the pair
+(sums read, new S). Notebook 07 derives them in the same lines.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ def parallel(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor
 
 def scan(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """All states at once, by running sums: T + 1 matrices, the first from before all tokens."""
-    states = torch.cat([S[:, :, None], K[..., :, None] * V[..., None, :]], 2).cumsum(2)
-    out = (Q[..., None, :] @ states[:, :, 1:])[..., 0, :]
-    return out, states[:, :, -1]
+    states = torch.cat([S[..., None, :, :], K[..., :, None] * V[..., None, :]], -3).cumsum(-3)
+    out = (Q[..., None, :] @ states[..., 1:, :, :])[..., 0, :]
+    return out, states[..., -1, :, :]
 
 
 def recurrent(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """One state, token after token: write first, then read."""
     out = []
-    for q, k, v in zip(Q.split(1, 2), K.split(1, 2), V.split(1, 2), strict=True):
+    for q, k, v in zip(Q.split(1, -2), K.split(1, -2), V.split(1, -2), strict=True):
         S = S + k.mT @ v
         out.append(q @ S)
-    return torch.cat(out, 2), S
+    return torch.cat(out, -2), S
 
 
 def chunk(
@@ -65,10 +66,10 @@ def chunk(
 ) -> tuple[Tensor, Tensor]:
     """Inside a chunk the table, which is small; between chunks the state."""
     out = []
-    for q, k, v in zip(Q.split(size, 2), K.split(size, 2), V.split(size, 2), strict=True):
+    for q, k, v in zip(Q.split(size, -2), K.split(size, -2), V.split(size, -2), strict=True):
         out.append(q @ S + (q @ k.mT).tril() @ v)
         S = S + k.mT @ v
-    return torch.cat(out, 2), S
+    return torch.cat(out, -2), S
 
 
 def quadratic(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,6 +81,14 @@ def one_state(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tenso
     """Non-causal, by one state: every query reads the same sums."""
     S = S + K.mT @ V
     return Q @ S, S
+
+
+def one_token(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of the RNN, on rows ``[…, 1, ·]``: numerator, denominator, and the new sums."""
+    S, z = S + k.mT @ v, z + k
+    return q @ S, q @ z.mT, S, z
 
 
 def divide(sums: Tensor) -> Tensor:
@@ -284,11 +293,10 @@ def linear_attention_step(
         place = past.t[:, None, None] if getattr(fm, "positional", False) else None
         Q = features(fm, root, q_t.to(wide).unsqueeze(2), place, None)
         K = features(fm, root, k_t.to(wide).unsqueeze(2), place, None)
-        S = past.S + K.mT @ v_t.to(wide).unsqueeze(2)
-        z = past.z + K.squeeze(2)
-        num, den = (Q @ S).squeeze(2), (Q.squeeze(2) * z).sum(-1, keepdim=True)
+        V = v_t.to(wide).unsqueeze(2)
+        num, den, S, z = one_token(Q, K, V, past.S, past.z.unsqueeze(2))
         out = divide(torch.cat([num, den], -1)) if normalize else num
-        return out.to(q_t.dtype), LinearState(S, z, past.t + 1)
+        return out.squeeze(2).to(q_t.dtype), LinearState(S, z.squeeze(2), past.t + 1)
 
 
 # What was passed in
@@ -401,10 +409,11 @@ def _positions(
     if state is None and key_mask is None and isinstance(fm, FeatureMap):
         fm.require_positions(0, S_len - 1)  # known without looking into a tensor
     if key_mask is None:
-        steps = torch.arange(S_len, device=t.device).expand(len(t), -1)
+        keys = t[:, None] + torch.arange(S_len, device=t.device)
     else:
-        steps = (key_mask.cumsum(-1) - 1).clamp(min=0)
-    keys = (t[:, None] + steps)[:, None]
+        # Padding has the position of the last real token, on whichever side of a cut it stands.
+        keys = (t[:, None] + key_mask.cumsum(-1) - 1).clamp(min=0)
+    keys = keys[:, None]
     if S_len == T:
         return keys, keys
     return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from course.inputs import require_choice, require_positive
 from course.kernels import aot
 from course.kernels.aot import CHIPS, DTYPES, MODULES, WIDTHS, Row, Wanted
+from course.values import require_choice, require_positive
 
 _T4 = """sm_75 (T4, also on free notebook services) is a report only, for small widths. Triton makes
 no tensor-core code for it: products of tiles become ordinary arithmetic, at a fraction of the

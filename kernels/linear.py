@@ -29,7 +29,6 @@ makes about 25 operations for a byte it moves, and an A100 has time for 76, an H
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -37,53 +36,37 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from course.kernels import runtime
-from course.kernels.aot import Case
+from course.kernels.shared import (
+    ALL_REGISTERS,
+    block,
+    count,
+    feature_gradient,
+    feature_map,
+    first_order,
+    pointer,
+    precision,
+    product,
+    real,
+    split,
+    store,
+    strides,
+    tile,
+)
 from course.state import LinearState
 
 MAPS = ("elu", "relu", "identity")
 
 
-# In Triton. A program finds its head n = b·H + h, and then works with tiles: Q [BT, BC] is BT
-# tokens of one chunk times BC features, V [BT, BV] the same tokens times BV columns of the values.
-# Tensors of the caller come with the strides of all their axes; what is allocated here lies dense.
-
-
-@triton.jit
-def _split(program, middle, last):
-    """The three indices of a program, the last one running fastest; 64 bits, as all offsets."""
-    program = program.to(tl.int64)
-    return program // last // middle, program // last % middle, program % last
-
-
-@triton.jit
-def feature_map(x, MAP: tl.constexpr):
-    """φ(x), float32. Comparisons, not maxima, so that NaN stays NaN."""
-    if MAP == "elu":
-        # Not exp(x) − 1 + 1, which is 0 far below 0; and no overflow in the branch not taken.
-        x = tl.where(x > 0, x + 1, tl.exp(tl.where(x > 0, 0.0, x)))
-    elif MAP == "relu":
-        x = tl.where(x < 0, 0.0, x)
-    return x
-
-
-@triton.jit
-def feature_gradient(f, df, MAP: tl.constexpr):
-    """The gradient at x, given f = φ(x) and the gradient at f."""
-    if MAP == "elu":
-        df = tl.where(f >= 1, 1.0, f) * df  # φ' = exp(x) = φ below 0, and 1 above, where φ ≥ 1
-    elif MAP == "relu":
-        df = tl.where(f > 0, df, 0.0)
-    return df
+# In Triton. A program works with tiles: Q [BT, BC] is BT tokens of one chunk times BC features,
+# V [BT, BV] the same tokens times BV columns of the values.
 
 
 @triton.jit
 def _tile(X, stride_t, stride_d, t, d, seen, width):
-    """Rows ``t`` and columns ``d`` of a matrix, float32, with zeros for all that is not there."""
-    inside = seen[:, None] & (d < width)[None, :]
-    return tl.load(X + t[:, None] * stride_t + d[None, :] * stride_d, inside, 0.0).to(tl.float32)
+    """A tile as float32."""
+    return tile(X, stride_t, stride_d, t, d, seen, width).to(tl.float32)
 
 
 @triton.jit
@@ -91,15 +74,6 @@ def _features(X, stride_t, stride_d, t, d, seen, width, root, MAP: tl.constexpr)
     """φ of a tile: zeros for all that is not there, though φ(0) need not be zero."""
     f = feature_map(_tile(X, stride_t, stride_d, t, d, seen, width) * root, MAP)
     return tl.where(seen[:, None] & (d < width)[None, :], f, 0.0)
-
-
-@triton.jit
-def _real(mask, stride_mb, stride_ms, b, s, S, MASKED: tl.constexpr):
-    """Which of the keys ``s`` are there and are not padding."""
-    seen = s < S
-    if MASKED:
-        seen = seen & (tl.load(mask + b * stride_mb + s * stride_ms, seen, 0) != 0)
-    return seen
 
 
 @triton.jit
@@ -125,7 +99,7 @@ def linear_states(
     BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """S and z before each chunk (``EACH``) and after all (``END``): one block of S a program."""
-    n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
+    n, i_c, i_v = split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     c = i_c * BC + tl.arange(0, BC)
     d = i_v * BV + tl.arange(0, BV)
@@ -148,10 +122,10 @@ def linear_states(
             if i_v == 0:
                 tl.store(z_all + slot * C + c, z, c < C)
         s = (g * BT + tl.arange(0, BT)).to(tl.int64)
-        seen = _real(mask, stride_mb, stride_ms, b, s, S_len, MASKED)
+        seen = real(mask, stride_mb, stride_ms, b, s, S_len, MASKED)
         K = _features(k, stride_kt, stride_kd, s, c, seen, C, root, MAP)
         V = _tile(v, stride_vt, stride_vd, s, d, seen, Dv)
-        S = tl.dot(tl.trans(K), V, S, input_precision=DOT)
+        S = product(tl.trans(K), V, S, DOT)
         z += tl.sum(K, 0)
         count += seen.to(tl.int64)
     if END:
@@ -171,7 +145,7 @@ def linear_outputs(
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_kt, stride_kd,
     stride_vb, stride_vh, stride_vt, stride_vd,
-    stride_mb, stride_ms, stride_ob, stride_oh, stride_ot, stride_od,
+    stride_mb, stride_ms,
     H, T, root,
     C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
     CAUSAL: tl.constexpr, NORMALIZE: tl.constexpr,
@@ -179,7 +153,7 @@ def linear_outputs(
 ):  # fmt: skip
     """One chunk of the output, and its denominators: one block of columns a program."""
     G = tl.cdiv(T, BT)
-    n, g, i_v = _split(tl.program_id(0), G, tl.cdiv(Dv, BV))
+    n, g, i_v = split(tl.program_id(0), G, tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     q += b * stride_qb + h * stride_qh
     k += b * stride_kb + h * stride_kh
@@ -190,7 +164,7 @@ def linear_outputs(
     t = g * BT + tl.arange(0, BT)
     d = i_v * BV + tl.arange(0, BV)
     here = t < T
-    seen = _real(mask, stride_mb, stride_ms, b, t, T, MASKED) if CAUSAL else here
+    seen = real(mask, stride_mb, stride_ms, b, t, T, MASKED) if CAUSAL else here
     A = tl.zeros([BT, BT], tl.float32)
     num = tl.zeros([BT, BV], tl.float32)
     den = tl.zeros([BT], tl.float32)
@@ -198,18 +172,18 @@ def linear_outputs(
         c = (c_0 + tl.arange(0, BC)).to(tl.int64)
         Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
         S = _tile(S_all, Dv, 1, c, d, c < C, Dv)
-        num = tl.dot(Q, S, num, input_precision=DOT)
+        num = product(Q, S, num, DOT)
         if NORMALIZE:
             z = tl.load(z_all + c, c < C, 0.0)
             den += tl.sum(Q * z[None, :], 1)
         if CAUSAL:
             K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
-            A = tl.dot(Q, tl.trans(K), A, input_precision=DOT)
+            A = product(Q, tl.trans(K), A, DOT)
     if CAUSAL:
         # A choice, not a product with a mask: 0 · NaN would let the future reach the past.
         A = tl.where(t[:, None] >= t[None, :], A, 0.0)
         V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
-        num = tl.dot(A, V, num, input_precision=DOT)
+        num = product(A, V, num, DOT)
         den += tl.sum(A, 1)
     if NORMALIZE:
         if i_v == 0:
@@ -217,16 +191,13 @@ def linear_outputs(
         # Divided while still float32: in float16 the numerator might be infinite.
         none = den == 0
         num = tl.where(none[:, None], 0.0, num / tl.where(none, 1.0, den)[:, None])
-    out += b * stride_ob + h * stride_oh
-    inside = here[:, None] & (d < Dv)[None, :]
-    tl.store(out + t[:, None] * stride_ot + d[None, :] * stride_od, num, inside)
+    store(out + n * T * Dv, num, t, d, here, Dv)
 
 
 @triton.jit(do_not_specialize=["T"])
 def linear_state_gradients(
     q, out, d_out, den_all, dS_end, dz_end, dS_all, dz_all, dS_0, dz_0,
     stride_qb, stride_qh, stride_qt, stride_qd,
-    stride_ob, stride_oh, stride_ot, stride_od,
     stride_gb, stride_gh, stride_gt, stride_gd,
     stride_Sb, stride_Sh, stride_Sc, stride_Sd,
     stride_zb, stride_zh, stride_zc,
@@ -236,7 +207,7 @@ def linear_state_gradients(
     BT: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """dS and dz after each chunk, from the last to the first: one block of dS a program."""
-    n, i_c, i_v = _split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
+    n, i_c, i_v = split(tl.program_id(0), tl.cdiv(C, BC), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     c = i_c * BC + tl.arange(0, BC)
     d = i_v * BV + tl.arange(0, BV)
@@ -250,7 +221,7 @@ def linear_state_gradients(
     if HAS_dz:
         dz += tl.load(dz_end + b * stride_zb + h * stride_zh + c * stride_zc, c < C, 0.0)
     q += b * stride_qb + h * stride_qh
-    out += b * stride_ob + h * stride_oh
+    out += n * T * Dv
     d_out += b * stride_gb + h * stride_gh
     G = tl.cdiv(T, BT)
     for back in range(G):
@@ -265,13 +236,14 @@ def linear_state_gradients(
         Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
         over = _inverse(den_all, n, t, T, NORMALIZE)
         dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
-        dS = tl.dot(tl.trans(Q), dN, dS, input_precision=DOT)
-        if NORMALIZE and i_v == 0:  # z has no columns: one program for all of them
+        dS = product(tl.trans(Q), dN, dS, DOT)
+        if NORMALIZE:
+            mine = here & (i_v == 0)  # z has no columns: one program for all of them
             delta = tl.zeros([BT], tl.float32)
             for d_0 in range(0, Dv, BV):
                 d_here = (d_0 + tl.arange(0, BV)).to(tl.int64)
-                dN = _tile(d_out, stride_gt, stride_gd, t, d_here, here, Dv) * over[:, None]
-                delta -= tl.sum(dN * _tile(out, stride_ot, stride_od, t, d_here, here, Dv), 1)
+                dN = _tile(d_out, stride_gt, stride_gd, t, d_here, mine, Dv) * over[:, None]
+                delta -= tl.sum(dN * _tile(out, Dv, 1, t, d_here, mine, Dv), 1)
             dz += tl.sum(Q * delta[:, None], 0)
     if not CAUSAL:  # every query reads the same state
         tl.store(dS_all + n * C * Dv + place, dS, block)
@@ -289,7 +261,7 @@ def linear_input_gradients(
     stride_qb, stride_qh, stride_qt, stride_qd,
     stride_kb, stride_kh, stride_kt, stride_kd,
     stride_vb, stride_vh, stride_vt, stride_vd,
-    stride_mb, stride_ms, stride_ob, stride_oh, stride_ot, stride_od,
+    stride_mb, stride_ms,
     stride_gb, stride_gh, stride_gt, stride_gd,
     H, T, S_len, root,
     C: tl.constexpr, Dv: tl.constexpr, MAP: tl.constexpr, MASKED: tl.constexpr,
@@ -299,12 +271,12 @@ def linear_input_gradients(
     """One chunk of dq, dk and dv: a program makes a block of dq and dk, or a block of dv."""
     blocks_c = tl.cdiv(C, BC)
     G = tl.cdiv(tl.maximum(T, S_len), BT)
-    n, g, i = _split(tl.program_id(0), G, blocks_c + tl.cdiv(Dv, BV))
+    n, g, i = split(tl.program_id(0), G, blocks_c + tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     q += b * stride_qb + h * stride_qh
     k += b * stride_kb + h * stride_kh
     v += b * stride_vb + h * stride_vh
-    out += b * stride_ob + h * stride_oh
+    out += n * T * Dv
     d_out += b * stride_gb + h * stride_gh
     slot = n * G + g if CAUSAL else n
     S_all += slot * C * Dv
@@ -314,12 +286,11 @@ def linear_input_gradients(
     # Rows are queries and keys alike; without order, the one may be more than the other.
     t = g * BT + tl.arange(0, BT)
     here = t < T
-    seen = _real(mask, stride_mb, stride_ms, b, t, S_len, MASKED)
+    seen = real(mask, stride_mb, stride_ms, b, t, S_len, MASKED)
     past = t[:, None] >= t[None, :]
     over = _inverse(den_all, n, t, T, NORMALIZE)
     if i < blocks_c:
         c = i * BC + tl.arange(0, BC)
-        width = (c < C)[None, :]
         dA = tl.zeros([BT, BT], tl.float32)
         dQ = tl.zeros([BT, BC], tl.float32)
         delta = tl.zeros([BT], tl.float32)
@@ -327,33 +298,32 @@ def linear_input_gradients(
             d = (d_0 + tl.arange(0, BV)).to(tl.int64)
             dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
             if NORMALIZE:
-                delta -= tl.sum(dN * _tile(out, stride_ot, stride_od, t, d, here, Dv), 1)
+                delta -= tl.sum(dN * _tile(out, Dv, 1, t, d, here, Dv), 1)
             S = _tile(S_all, Dv, 1, c, d, c < C, Dv)
-            dQ = tl.dot(dN, tl.trans(S), dQ, input_precision=DOT)
+            dQ = product(dN, tl.trans(S), dQ, DOT)
             if CAUSAL:
                 V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
-                dA = tl.dot(dN, tl.trans(V), dA, input_precision=DOT)
+                dA = product(dN, tl.trans(V), dA, DOT)
         if NORMALIZE:
             dQ += delta[:, None] * tl.load(z_all + c, c < C, 0.0)[None, :]
         K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
         if CAUSAL:
             dA = tl.where(past, dA + delta[:, None], 0.0)
-            dQ = tl.dot(dA, K, dQ, input_precision=DOT)
+            dQ = product(dA, K, dQ, DOT)
         Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
         dQ = feature_gradient(Q, dQ, MAP) * root
-        tl.store(dq + (n * T + t)[:, None] * C + c[None, :], dQ, here[:, None] & width)
+        store(dq + n * T * C, dQ, t, c, here, C)
 
         dK = tl.zeros([BT, BC], tl.float32) + tl.load(dz_all + c, c < C, 0.0)[None, :]
         for d_0 in range(0, Dv, BV):
             d = (d_0 + tl.arange(0, BV)).to(tl.int64)
             V = _tile(v, stride_vt, stride_vd, t, d, seen, Dv)
             dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
-            dK = tl.dot(V, tl.trans(dS), dK, input_precision=DOT)
+            dK = product(V, tl.trans(dS), dK, DOT)
         if CAUSAL:
-            dK = tl.dot(tl.trans(dA), Q, dK, input_precision=DOT)
+            dK = product(tl.trans(dA), Q, dK, DOT)
         dK = tl.where(seen[:, None], feature_gradient(K, dK, MAP) * root, 0.0)
-        there = (t < S_len)[:, None] & width
-        tl.store(dk + (n * S_len + t)[:, None] * C + c[None, :], dK, there)
+        store(dk + n * S_len * C, dK, t, c, t < S_len, C)
     else:
         d = (i - blocks_c) * BV + tl.arange(0, BV)
         A = tl.zeros([BT, BT], tl.float32)
@@ -362,19 +332,18 @@ def linear_input_gradients(
             c = (c_0 + tl.arange(0, BC)).to(tl.int64)
             K = _features(k, stride_kt, stride_kd, t, c, seen, C, root, MAP)
             dS = _tile(dS_all, Dv, 1, c, d, c < C, Dv)
-            dV = tl.dot(K, dS, dV, input_precision=DOT)
+            dV = product(K, dS, dV, DOT)
             if CAUSAL:
                 Q = _features(q, stride_qt, stride_qd, t, c, here, C, root, MAP)
-                A = tl.dot(Q, tl.trans(K), A, input_precision=DOT)
+                A = product(Q, tl.trans(K), A, DOT)
         if CAUSAL:
             A = tl.where(past, A, 0.0)
             dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
-            dV = tl.dot(tl.trans(A), dN, dV, input_precision=DOT)
-        inside = (t < S_len)[:, None] & (d < Dv)[None, :]
-        tl.store(dv + (n * S_len + t)[:, None] * Dv + d[None, :], dV, inside)
+            dV = product(tl.trans(A), dN, dV, DOT)
+        store(dv + n * S_len * Dv, dV, t, d, t < S_len, Dv)
 
 
-# The launchers. Block sizes, warps and stages come from one rule, for launching and for ``cases``.
+# Launchers
 
 
 class Options(NamedTuple):
@@ -393,50 +362,46 @@ BLOCKS = {
     "linear_state_gradients": (64, 64),
     "linear_input_gradients": (32, 32),
 }
-NUM_STAGES = 1
+#: Programs that a GPU has room for at least: an A100 has 108 multiprocessors, an H100 132.
+PROGRAMS = 128
 
 
-def sizes(kernel: Any, dtype: torch.dtype, C: int, Dv: int) -> dict[str, int]:
+def sizes(kernel: str, dtype: torch.dtype, C: int, Dv: int, heads: int) -> dict[str, int]:
     """Tokens, features and columns of a tile, and warps: wide heads are split into blocks.
 
     All tiles are float32 in registers, whatever the inputs are. The three products of
-    ``tf32x3`` hold every operand three times, so float32 inputs get tiles of half the side.
+    ``tf32x3`` hold every operand three times, so float32 inputs get tiles of half the side. Only
+    heads and blocks of S run side by side where the chunks are walked in order: with few heads
+    the blocks are halved until there are :data:`PROGRAMS` of them.
     """
     side = 32 if dtype == torch.float32 else 64
-    most_c, most_v = BLOCKS[kernel.__name__]
-    BC, BV = min(side, most_c, runtime.block(C)), min(side, most_v, runtime.block(Dv))
+    most_c, most_v = BLOCKS[kernel]
+    BC, BV = min(side, most_c, block(C)), min(side, most_v, block(Dv))
+    if kernel in ("linear_states", "linear_state_gradients"):
+        while max(BC, BV) > 16 and heads * triton.cdiv(C, BC) * triton.cdiv(Dv, BV) < PROGRAMS:
+            BC, BV = (BC // 2, BV) if BC > BV else (BC, BV // 2)
     return {"BT": side, "BC": BC, "BV": BV, "num_warps": 4 if BC == BV == 16 else 8}
 
 
-def precision(dtype: torch.dtype) -> str:
-    """How products are made: see the top of this file. AMD multiplies float32 as it is."""
-    return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
-
-
-def _fixed(kernel: Any, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
+def _fixed(kernel: str, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
     """What the kernel is compiled for, apart from parts that may be left out."""
-    C, Dv = q.shape[-1], v.shape[-1]
+    (B, H, _, C), Dv = q.shape, v.shape[-1]
     return {
         "C": C,
         "Dv": Dv,
         "MAP": options.feature_map,
-        "DOT": precision(q.dtype),
-        **sizes(kernel, q.dtype, C, Dv),
-        "num_stages": NUM_STAGES,
+        "DOT": precision(q),
+        **sizes(kernel, q.dtype, C, Dv, B * H),
+        "num_stages": 1,
+        **(ALL_REGISTERS if kernel == "linear_states" else {}),
     }
 
 
-def _or(x: Tensor | None, q: Tensor) -> Tensor:
-    """A pointer the kernel will not follow, where there is no ``x``."""
-    return q if x is None else x
+def _blocks_of_S(fixed: dict[str, Any]) -> int:
+    return triton.cdiv(fixed["C"], fixed["BC"]) * triton.cdiv(fixed["Dv"], fixed["BV"])
 
 
-def _strides(x: Tensor | None, axes: int) -> tuple[int, ...]:
-    return (0,) * axes if x is None else x.stride()
-
-
-def launch_states(
-    q: Tensor,
+def _states(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
@@ -450,45 +415,30 @@ def launch_states(
 
     ``past``: S, z and t before all, or three None.
     """
-    B, H, S_len, C = k.shape
-    Dv = v.shape[-1]
-    fixed = _fixed(linear_states, k, v, options)
+    (B, H, S_len, C), Dv = k.shape, v.shape[-1]
+    fixed = _fixed("linear_states", k, v, options)
     N, G = B * H, triton.cdiv(S_len, fixed["BT"])
-    all_: tuple[Tensor, ...] = ()
+
+    def numbers(*shape: int) -> Tensor:
+        return runtime.empty(shape, like=k, dtype=torch.float32)
+
+    all_ = (numbers(N, G, C, Dv), numbers(N, G, C)) if each else ()
     last: tuple[Tensor, ...] = ()
-    if each:
-        all_ = tuple(
-            runtime.empty(shape, like=q, dtype=torch.float32)
-            for shape in ((N, G, C, Dv), (N, G, C))
-        )
     if end:
-        last = (
-            runtime.empty((B, H, C, Dv), like=q, dtype=torch.float32),
-            runtime.empty((B, H, C), like=q, dtype=torch.float32),
-            runtime.empty((B,), like=q, dtype=torch.int64),
-        )
-    S_0, z_0, t_0 = past
-    if end and H == 0:  # no program runs, and t is counted by the first head's
-        seen = S_len if mask is None else mask.sum(-1)
-        last[2].fill_(0).add_(seen).add_(0 if t_0 is None else t_0)
+        t = runtime.empty((B,), like=k, dtype=torch.int64)
+        last = (numbers(B, H, C, Dv), numbers(B, H, C), t)
+        if H == 0:  # no program runs, and t is counted by the first head's
+            t.copy_(count(past[2], mask, k))
     runtime.launch(
         linear_states,
-        (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
-        *(k, v, _or(mask, q)),
-        *(_or(x, q) for x in (S_0, z_0, t_0)),
-        *(all_ or (q, q)),
-        *(last or (q, q, q)),
-        *k.stride(),
-        *v.stride(),
-        *_strides(mask, 2),
-        *_strides(S_0, 4),
-        *_strides(z_0, 3),
-        *_strides(t_0, 1),
-        H,
-        S_len,
-        options.root,
+        (N * _blocks_of_S(fixed),),
+        *(k, v, pointer(mask, k), *(pointer(x, k) for x in past), *(all_ or (k, k))),
+        *(last or (k, k, k)),
+        *(*k.stride(), *v.stride(), *strides(mask, 2)),
+        *(*strides(past[0], 4), *strides(past[1], 3), *strides(past[2], 1)),
+        *(H, S_len, options.root),
         MASKED=mask is not None,
-        PAST=S_0 is not None,
+        PAST=past[0] is not None,
         EACH=each,
         END=end,
         **fixed,
@@ -497,7 +447,7 @@ def launch_states(
 
 
 class _LinearAttention(torch.autograd.Function):
-    """q, k, v, the parts of the past or None, mask or None → out, S, z, t (None unless asked)."""
+    """q, k, v, the parts of the past or None, mask or None → out, or (out, S, z, t)."""
 
     @staticmethod
     def forward(
@@ -511,120 +461,85 @@ class _LinearAttention(torch.autograd.Function):
         mask: Tensor | None,
         options: Options,
         return_state: bool,
-    ) -> tuple[Tensor | None, ...]:
-        B, H, T, _ = q.shape
-        Dv = v.shape[-1]
-        each, last = launch_states(
-            q,
-            k,
-            v,
-            mask,
-            (S_0, z_0, t_0),
-            options,
-            each=options.causal,
-            end=return_state or not options.causal,
-        )
-        states = each if options.causal else last[:2]
+    ) -> Tensor | tuple[Tensor, ...]:
+        (B, H, T, _), Dv, causal = q.shape, v.shape[-1], options.causal
+        past, end = (S_0, z_0, t_0), return_state or not causal
+        each, last = _states(k, v, mask, past, options, each=causal, end=end)
+        states = each if causal else last[:2]
         out = runtime.empty((B, H, T, Dv), like=q)
         den = runtime.empty((B * H, T), like=q, dtype=torch.float32) if options.normalize else None
-        fixed = _fixed(linear_outputs, q, v, options)
+        fixed = _fixed("linear_outputs", q, v, options)
         runtime.launch(
             linear_outputs,
             (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
-            *(q, k, v, _or(mask, q)),
-            *states,
-            *(out, _or(den, q)),
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            *_strides(mask, 2),
-            *out.stride(),
-            H,
-            T,
-            options.root,
+            *(q, k, v, pointer(mask, q), *states, out, pointer(den, q)),
+            *(*q.stride(), *k.stride(), *v.stride(), *strides(mask, 2)),
+            *(H, T, options.root),
             MASKED=mask is not None,
-            CAUSAL=options.causal,
+            CAUSAL=causal,
             NORMALIZE=options.normalize,
             **fixed,
         )
         ctx.set_materialize_grads(False)
         # Without order the one state is the last, and an output; else the states are made again.
-        kept = states if not options.causal else (None, None)
+        kept = (None, None) if causal else states
         ctx.save_for_backward(q, k, v, S_0, z_0, t_0, mask, out, den, *kept)
         ctx.options = options
         if not return_state:
-            return out, None, None, None
+            return out
         ctx.mark_non_differentiable(last[2])
         return out, *last
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
-        ctx: Any, d_out: Tensor | None, dS: Tensor | None, dz: Tensor | None, dt: None
+        ctx: Any,
+        d_out: Tensor | None,
+        dS: Tensor | None = None,
+        dz: Tensor | None = None,
+        dt: None = None,
     ) -> tuple[Tensor | None, ...]:
         q, k, v, S_0, z_0, t_0, mask, out, den, *states = ctx.saved_tensors
         options: Options = ctx.options
-        B, H, T, C = q.shape
-        S_len, Dv = v.shape[2:]
+        (B, H, T, C), (S_len, Dv) = q.shape, v.shape[2:]
         N = B * H
-        fixed = _fixed(linear_state_gradients, q, v, options)
+        flags = {"CAUSAL": options.causal, "NORMALIZE": options.normalize}
         if d_out is None:  # only the state has a gradient
             d_out = q.new_zeros(()).expand(B, H, T, Dv)
         if options.causal:
-            past = (S_0, z_0, t_0)
-            states, _ = launch_states(q, k, v, mask, past, options, each=True, end=False)
+            states, _ = _states(k, v, mask, (S_0, z_0, t_0), options, each=True, end=False)
+
+        fixed = _fixed("linear_state_gradients", q, v, options)
         slots = (N, triton.cdiv(T, fixed["BT"])) if options.causal else (N,)
         dS_all = runtime.empty((*slots, C, Dv), like=q, dtype=torch.float32)
         dz_all = runtime.empty((*slots, C), like=q, dtype=torch.float32)
-        dS_0 = dz_0 = None
-        if S_0 is not None:
-            dS_0 = runtime.empty(S_0.shape, like=S_0)
-            dz_0 = runtime.empty(z_0.shape, like=z_0)
-        common = {"CAUSAL": options.causal, "NORMALIZE": options.normalize}
+        dS_0, dz_0 = (None if x is None else runtime.empty(x.shape, like=x) for x in (S_0, z_0))
         runtime.launch(
             linear_state_gradients,
-            (N * triton.cdiv(C, fixed["BC"]) * triton.cdiv(Dv, fixed["BV"]),),
-            *(q, out, d_out),
-            *(_or(x, q) for x in (den, dS, dz)),
-            *(dS_all, dz_all),
-            *(_or(x, q) for x in (dS_0, dz_0)),
-            *q.stride(),
-            *out.stride(),
-            *d_out.stride(),
-            *_strides(dS, 4),
-            *_strides(dz, 3),
-            H,
-            T,
-            options.root,
+            (N * _blocks_of_S(fixed),),
+            *(q, out, d_out, pointer(den, q), pointer(dS, q), pointer(dz, q), dS_all, dz_all),
+            *(pointer(dS_0, q), pointer(dz_0, q)),
+            *(*q.stride(), *d_out.stride(), *strides(dS, 4), *strides(dz, 3)),
+            *(H, T, options.root),
             HAS_dS=dS is not None,
             HAS_dz=dz is not None,
             PAST=S_0 is not None,
-            **common,
+            **flags,
             **fixed,
         )
-        fixed = _fixed(linear_input_gradients, q, v, options)
-        dq = runtime.empty(q.shape, like=q)
-        dk = runtime.empty(k.shape, like=k)
-        dv = runtime.empty(v.shape, like=v)
+
+        fixed = _fixed("linear_input_gradients", q, v, options)
+        dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
         blocks = triton.cdiv(C, fixed["BC"]) + triton.cdiv(Dv, fixed["BV"])
         runtime.launch(
             linear_input_gradients,
             (N * triton.cdiv(max(T, S_len), fixed["BT"]) * blocks,),
-            *(q, k, v, _or(mask, q), out, d_out, _or(den, q)),
-            *states,
-            *(dS_all, dz_all, dq, dk, dv),
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            *_strides(mask, 2),
-            *out.stride(),
-            *d_out.stride(),
-            H,
-            T,
-            S_len,
-            options.root,
+            *(q, k, v, pointer(mask, q), out, d_out, pointer(den, q), *states, dS_all, dz_all),
+            *(dq, dk, dv),
+            *(*q.stride(), *k.stride(), *v.stride(), *strides(mask, 2), *d_out.stride()),
+            *(H, T, S_len, options.root),
             MASKED=mask is not None,
-            **common,
+            **flags,
             **fixed,
         )
         return dq, dk, dv, dS_0, dz_0, None, None, None, None
@@ -652,66 +567,5 @@ def linear_attention(
     past = (None, None, None) if initial_state is None else tuple(initial_state)
     runtime.require_runnable(q, k, v, key_mask, *past)
     options = Options(feature_map, causal, normalize, math.sqrt(scale))
-    out, *state = _LinearAttention.apply(q, k, v, *past, key_mask, options, return_state)
-    return (out, LinearState(*state)) if return_state else out
-
-
-# What is compiled ahead of time
-
-
-_TYPES = {
-    **dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), "*{dtype}"),
-    **dict.fromkeys(("H", "T", "S_len"), "i32"),
-    **dict.fromkeys(("t_0", "t_end"), "*i64"),
-    "mask": "*i1",
-    "root": "fp32",
-}
-
-
-def cases(dtype: str, width: int) -> list[Case]:
-    """The four kernels for q, k, v of ``dtype`` (``fp16``, ``bf16``, ``fp32``) and this width.
-
-    Causal, normalised, masked and with a past: every other choice leaves parts out.
-    """
-    torch_dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-    B, H, T = 2, 4, 1024
-    x = torch.empty(B, H, T, width, dtype=torch_dtype, device="meta")
-    options = Options("elu", True, True, 1.0)
-    flags = {
-        name: True
-        for name in ("MASKED", "PAST", "EACH", "END", "CAUSAL", "NORMALIZE", "HAS_dS", "HAS_dz")
-    }
-    values: dict[str, int] = {"H": H, "T": T, "S_len": T, "stride_t0": 1}
-    for letters, axes, strides in (
-        ("qkvog", "bhtd", x.stride()),
-        ("m", "bs", (T, 1)),
-        ("S", "bhcd", (H * width * width, width * width, width, 1)),
-        ("z", "bhc", (H * width, width, 1)),
-    ):
-        for letter in letters:
-            for axis, stride in zip(axes, strides, strict=True):
-                values[f"stride_{letter}{axis}"] = stride
-    found = []
-    for kernel in (linear_states, linear_outputs, linear_state_gradients, linear_input_gradients):
-        every = flags | _fixed(kernel, x, x, options)
-        names = list(inspect.signature(kernel.fn).parameters)
-        constexprs = {name: every[name] for name in names if name in every}
-        signature = {
-            name: _TYPES.get(name, "i32" if name.startswith("stride") else "*fp32").format(
-                dtype=dtype
-            )
-            for name in names
-            if name not in constexprs
-        }
-        found.append(
-            Case(
-                kernel.__name__,
-                kernel,
-                signature,
-                constexprs,
-                every["num_warps"],
-                every["num_stages"],
-                values={name: values[name] for name in signature if name in values},
-            )
-        )
-    return found
+    result = _LinearAttention.apply(q, k, v, *past, key_mask, options, return_state)
+    return (result[0], LinearState(*result[1:])) if return_state else result

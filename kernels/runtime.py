@@ -8,14 +8,14 @@ Triton, so that it can say why there is none.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 #: How float32 tiles are multiplied. Triton's default on NVIDIA is TF32, which keeps 10 of 23 bits;
 #: three TF32 products give nearly all bits and still use the tensor cores. AMD has float32 ones.
@@ -35,10 +35,19 @@ def refusal(*tensors: Tensor | None) -> str | None:
 
     The first that holds of: no Triton for this system · Triton half interpreted · interpreting,
     but a tensor is not on the CPU, or not float32 or float16 · not interpreting, and a tensor is
-    not on the GPU, or float64. Boolean and whole-number tensors only need the right device.
+    not on the GPU, or float64 · a tensor is inside a transform of ``torch.func``. Boolean and
+    whole-number tensors only need the right device. Nothing is refused while :func:`recording`.
     """
+    if _RECORDS:
+        return None
+    given = [x for x in tensors if x is not None]
+    if torch.compiler.is_compiling():
+        # Its tracer follows neither an import nor the environment, but a launch on a GPU.
+        if all(x.is_cuda for x in given):
+            return None
+        return "torch.compile takes kernels on a GPU into its graph, and cannot interpret any"
     try:
-        triton: Any = importlib.import_module("triton")
+        import triton
     except ImportError as error:
         return f"Triton cannot be imported on this system ({sys.platform}): {error}"
     own, new = is_interpreted(triton.language.sum), triton.knobs.runtime.interpret
@@ -48,10 +57,11 @@ def refusal(*tensors: Tensor | None) -> str | None:
             f"that kernels would be {_manner(new)} and Triton's own functions {_manner(own)}; "
             f"to interpret, {START_INTERPRETER}; to compile, start without it"
         )
-    given = [x for x in tensors if x is not None]
     if new:
-        return _refusal_of_version(triton) or _refusal_to_interpret(given)
-    return _refusal_to_compile(given)
+        reason = _refusal_of_version(triton) or _refusal_to_interpret(given)
+    else:
+        reason = _refusal_to_compile(given)
+    return reason or _refusal_of_transforms(given)
 
 
 def require_runnable(*tensors: Tensor | None) -> None:
@@ -63,7 +73,8 @@ def require_runnable(*tensors: Tensor | None) -> None:
 
 def is_interpreted(kernel: Any) -> bool:
     """Whether this Triton function is interpreted, which was decided when it was defined."""
-    triton: Any = importlib.import_module("triton")
+    import triton
+
     return not isinstance(kernel, triton.JITFunction)
 
 
@@ -114,7 +125,31 @@ def _refusal_to_compile(tensors: Sequence[Tensor]) -> str | None:
     return None
 
 
+def _refusal_of_transforms(tensors: Sequence[Tensor]) -> str | None:
+    for x in tensors:
+        try:
+            x.data_ptr()
+        except RuntimeError:
+            return (
+                "a kernel reads memory, and inside a transform of torch.func (grad, vmap, jvp, …) "
+                'a tensor has none; use impl="reference"'
+            )
+        if forward_ad.unpack_dual(x).tangent is not None:
+            return 'the kernels have no forward-mode derivatives; use impl="reference"'
+    return None
+
+
+class Launch(NamedTuple):
+    """One launch as a launcher asked for it: what it would run, on how much, with what."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    meta: Mapping[str, Any]
+
+
 _COUNTS: list[list[str]] = []
+_RECORDS: list[list[Launch]] = []
 
 
 @contextlib.contextmanager
@@ -128,6 +163,21 @@ def counting() -> Iterator[list[str]]:
         _COUNTS.pop(next(i for i, kept in enumerate(_COUNTS) if kept is names))
 
 
+@contextlib.contextmanager
+def recording() -> Iterator[list[Launch]]:
+    """A list to which every launch inside the ``with`` block is added instead of being made.
+
+    So nothing is computed and what is allocated stays as it was; tensors may have any device and
+    dtype, ``meta`` too. Shows what would run where it cannot.
+    """
+    launches: list[Launch] = []
+    _RECORDS.append(launches)
+    try:
+        yield launches
+    finally:
+        _RECORDS.pop(next(i for i, kept in enumerate(_RECORDS) if kept is launches))
+
+
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """Run ``kernel`` once for each point of ``grid``; an empty grid is no launch.
 
@@ -136,7 +186,14 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
     """
     if math.prod(grid) == 0:
         return
-    triton: Any = importlib.import_module("triton")
+    if _RECORDS:
+        _RECORDS[-1].append(Launch(kernel, grid, args, meta))
+        return
+    if torch.compiler.is_compiling():
+        kernel[grid](*args, **meta)  # becomes a part of the graph, which knows its device
+        return
+    import triton
+
     own = is_interpreted(triton.language.sum)
     if is_interpreted(kernel) != own:
         raise RuntimeError(
@@ -154,21 +211,3 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **meta: Any) -> None:
 def empty(shape: Sequence[int], *, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Memory for a kernel to fill, on the device of ``like`` (and of its dtype by default)."""
     return torch.empty(tuple(shape), dtype=dtype or like.dtype, device=like.device)
-
-
-def block(width: int) -> int:
-    """Columns of a tile for rows of ``width`` numbers: a power of two, and 16 at least.
-
-    Triton's tiles have powers of two as sizes, and its products need 16 of everything.
-    """
-    return max(16, 1 << (width - 1).bit_length())
-
-
-def rows(bytes_per_row: int, *, shared: int = 48 * 1024, most: int = 64) -> int:
-    """Rows of a tile: as many as fit in ``shared`` bytes; a power of two from 16 to ``most``.
-
-    The default, 48 KiB, fits on every chip with room for a second tile under way. Products of
-    64×64 are about as dear as smaller ones on a tensor core; beyond that the price grows.
-    """
-    fitting = max(1, shared // bytes_per_row)
-    return max(16, min(most, 1 << (fitting.bit_length() - 1)))

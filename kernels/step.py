@@ -9,19 +9,15 @@ more than ten calls a token, and one of them reads S' again.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import math
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from course.kernels import runtime
-from course.kernels.aot import Case
-from course.kernels.linear import feature_map as phi
+from course.kernels import linear, runtime, taylor
+from course.kernels.shared import block, count, feature_map, pointer, split, strides, taylor_width
 from course.state import LinearState
 
 
@@ -48,7 +44,7 @@ def _features(X, stride_d, c, D: tl.constexpr, C: tl.constexpr, root, MAP: tl.co
         f = tl.where(linear, x_i, tl.where(i == j, 0.7071067811865476, 1.0) * x_i * x_j)
         f = tl.where(c == 0, 1.0, f)
     else:
-        f = phi(_vector(X, stride_d, c, c < C) * root, MAP)
+        f = feature_map(_vector(X, stride_d, c, c < C) * root, MAP)
     return tl.where(c < C, f, 0.0)
 
 
@@ -64,10 +60,8 @@ def linear_step(
     BC: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """One head and one block of columns of S: goes down the rows, block after block."""
-    blocks = tl.cdiv(Dv, BV)
-    program = tl.program_id(0).to(tl.int64)
-    n, i_v = program // blocks, program % blocks
-    b, h = n // H, n % H
+    b, h, i_v = split(tl.program_id(0), H, tl.cdiv(Dv, BV))
+    n = b * H + h
     q += b * stride_qb + h * stride_qh
     k += b * stride_kb + h * stride_kh
     S_old += b * stride_Sb + h * stride_Sh
@@ -104,10 +98,7 @@ def linear_step(
 
 def sizes(C: int, Dv: int) -> dict[str, int]:
     """Rows and columns of the block of S that is under way: at most 8 KiB, so that many are."""
-    return {"BC": min(64, runtime.block(C)), "BV": min(32, runtime.block(Dv))}
-
-
-LAUNCH = {"num_warps": 4, "num_stages": 1}
+    return {"BC": min(64, block(C)), "BV": min(32, block(Dv)), "num_warps": 4, "num_stages": 1}
 
 
 def linear_attention_step(
@@ -128,45 +119,36 @@ def linear_attention_step(
     The arguments have been checked by the function that calls this one.
     Raises ``RuntimeError`` with the reason where kernels cannot run.
     """
-    past = (None, None, None) if state is None else tuple(state)
-    given = (q_t, k_t, v_t, *past)
+    S, z, t = (None, None, None) if state is None else tuple(state)
+    given = (q_t, k_t, v_t, S, z, t)
     runtime.require_runnable(*given)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given):
         return _as_sequence(q_t, k_t, v_t, state, feature_map, normalize, scale)
-    B, H, D = k_t.shape
-    C = 1 + D + D * (D + 1) // 2 if feature_map == "taylor" else D
-    Dv = v_t.shape[-1]
+    (B, H, D), Dv = k_t.shape, v_t.shape[-1]
+    C = taylor_width(D) if feature_map == "taylor" else D
     out = runtime.empty((B, H, Dv), like=q_t)
     new = LinearState(
         runtime.empty((B, H, C, Dv), like=q_t, dtype=torch.float32),
         runtime.empty((B, H, C), like=q_t, dtype=torch.float32),
         runtime.empty((B,), like=q_t, dtype=torch.int64),
     )
-    blocks = sizes(C, Dv)
     if H == 0:  # no program runs, and t is counted by the first head's
-        new.t.fill_(1).add_(0 if state is None else state.t)
+        new.t.copy_(count(t, None, k_t.unsqueeze(2)))
+    fixed = sizes(C, Dv)
     runtime.launch(
         linear_step,
-        (B * H * triton.cdiv(Dv, blocks["BV"]),),
-        *(q_t, k_t, v_t),
-        # Without a past the kernel follows none of the three.
-        *(q_t if x is None else x for x in past),
-        *new,
-        out,
-        *q_t.stride(),
-        *k_t.stride(),
-        *v_t.stride(),
-        *((0,) * 8 if state is None else (s for x in state for s in x.stride())),
-        H,
-        math.sqrt(scale),
+        (B * H * triton.cdiv(Dv, fixed["BV"]),),
+        *(q_t, k_t, v_t, *(pointer(x, q_t) for x in (S, z, t)), *new, out),
+        *(*q_t.stride(), *k_t.stride(), *v_t.stride()),
+        *(*strides(S, 4), *strides(z, 3), *strides(t, 1)),
+        *(H, math.sqrt(scale)),
         D=D,
         C=C,
         Dv=Dv,
         MAP=feature_map,
         NORMALIZE=normalize,
         PAST=state is not None,
-        **blocks,
-        **LAUNCH,
+        **fixed,
     )
     return out, new
 
@@ -180,64 +162,10 @@ def _as_sequence(
     normalize: bool,
     scale: float,
 ) -> tuple[Tensor, LinearState]:
-    name, options = ("linear", {"feature_map": feature_map})
+    q, k, v = (x.unsqueeze(2) for x in (q_t, k_t, v_t))
+    options = dict(normalize=normalize, scale=scale, initial_state=state, return_state=True)
     if feature_map == "taylor":
-        name, options = "taylor", {}
-    kernels: Any = importlib.import_module(f"course.kernels.{name}")
-    out, new = kernels.linear_attention(
-        *(x.unsqueeze(2) for x in (q_t, k_t, v_t)),
-        causal=True,
-        normalize=normalize,
-        scale=scale,
-        key_mask=None,
-        initial_state=state,
-        return_state=True,
-        **options,
-    )
+        out, new = taylor.linear_attention(q, k, v, causal=True, **options)
+    else:
+        out, new = linear.linear_attention(q, k, v, causal=True, feature_map=feature_map, **options)
     return out.squeeze(2), new
-
-
-# What is compiled ahead of time
-
-
-def cases(dtype: str, width: int) -> list[Case]:
-    """The step for q, k, v of ``dtype`` and this width, and Taylor's for keys of width 16."""
-    H, found = 4, []
-    for name, C in (("elu", width), *([("taylor", 153)] if width == 16 else [])):
-        constexprs = {
-            "D": width,
-            "C": C,
-            "Dv": width,
-            "MAP": name,
-            "NORMALIZE": True,
-            "PAST": True,
-            **sizes(C, width),
-        }
-        types = {"t_old": "*i64", "t_new": "*i64", "H": "i32", "root": "fp32"}
-        types |= dict.fromkeys(("q", "k", "v", "out"), f"*{dtype}")
-        signature = {
-            argument: types.get(argument, "i32" if argument.startswith("stride") else "*fp32")
-            for argument in inspect.signature(linear_step.fn).parameters
-            if argument not in constexprs
-        }
-        values = {"H": H, "stride_tb": 1}
-        for letters, axes, strides in (
-            ("qkv", "bhd", (H * width, width, 1)),
-            ("S", "bhcd", (H * C * width, C * width, width, 1)),
-            ("z", "bhc", (H * C, C, 1)),
-        ):
-            for letter in letters:
-                for axis, stride in zip(axes, strides, strict=True):
-                    values[f"stride_{letter}{axis}"] = stride
-        found.append(
-            Case(
-                f"step_{name}",
-                linear_step,
-                signature,
-                constexprs,
-                **LAUNCH,
-                tensor_cores=False,
-                values=values,
-            )
-        )
-    return found

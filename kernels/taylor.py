@@ -33,7 +33,6 @@ Source of the map: Arora et al. 2024 (arXiv:2402.18668), section 4.
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -41,36 +40,35 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from course.kernels import runtime
-from course.kernels.aot import Case
+from course.kernels.shared import (
+    ALL_REGISTERS,
+    WIDEST_TAYLOR,
+    block,
+    count,
+    first_order,
+    pointer,
+    precision,
+    product,
+    real,
+    split,
+    store,
+    strides,
+    taylor_width,
+    tile,
+)
 from course.state import LinearState
 
-WIDEST = 16  # numbers of a key
 CHUNK = 256  # tokens between two states that are written down
 
-_BD = tl.constexpr(WIDEST)
+_BD = tl.constexpr(WIDEST_TAYLOR)
 _ROOT_HALF = tl.constexpr(math.sqrt(0.5))
 _ROOT_TWO = tl.constexpr(math.sqrt(2.0))
 
 
-# Parts of the kernels. Offsets have 64 bits: the indices of heads and tokens are int64 already.
-# ``disable_licm``: what a loop computes anew each time needs no registers between times.
-
-
-@triton.jit
-def _split(program, middle, last):
-    """The three indices of a program, the last one running fastest."""
-    program = program.to(tl.int64)
-    return program // last // middle, program // last % middle, program % last
-
-
-@triton.jit
-def _tile(x, stride_t, stride_d, t, d, width, seen):
-    """Rows ``t`` and columns ``d`` of a matrix, zeros for all that is not there."""
-    at = t[:, None] * stride_t + d.to(tl.int64)[None, :] * stride_d
-    return tl.load(x + at, mask=seen[:, None] & (d < width)[None, :], other=0.0)
+# Parts of the kernels. ``disable_licm``: what a loop computes anew each time needs no registers
+# between times.
 
 
 @triton.jit
@@ -81,11 +79,9 @@ def _tokens(
     D: tl.constexpr, QUERY: tl.constexpr, NORMALIZE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """(x, y, w) of the tokens ``t``, some columns of y: (k, v, 1), or (q, dout/den, δ) if QUERY."""
-    seen = t < T
-    if MASKED:
-        seen = seen & (tl.load(mask + t * stride_ms, mask=seen, other=0) != 0)
-    raw = _tile(x, stride_xt, stride_xd, t, tl.arange(0, _BD), D, seen)
-    Y = _tile(y, stride_yt, stride_yd, t, cols, Dv, seen).to(tl.float32)
+    seen = real(mask, 0, stride_ms, 0, t, T, MASKED)
+    raw = tile(x, stride_xt, stride_xd, t, tl.arange(0, _BD), seen, D)
+    Y = tile(y, stride_yt, stride_yd, t, cols, seen, Dv).to(tl.float32)
     w = seen.to(tl.float32)
     if QUERY:
         if NORMALIZE:
@@ -136,7 +132,7 @@ def _read(
         F = _features(X, i, D)
         block = here[:, None] & (cols < Dv)[None, :]
         S_i = tl.load(S + row[:, None] * Dv + cols[None, :], mask=block, other=0.0)
-        num = tl.dot(F, S_i, num, input_precision=DOT)
+        num = product(F, S_i, num, DOT)
         total += tl.sum(F * tl.load(z + row, mask=here, other=0.0)[None, :], axis=1)
     if CAUSAL:
         for start in tl.range(low, high, BT, disable_licm=True):
@@ -146,10 +142,10 @@ def _read(
                 stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
                 u, cols, T, Dv, D, QUERY, NORMALIZE, MASKED,
             )  # fmt: skip
-            s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
+            s = product(raw, tl.trans(raw_u), None, DOT) * (root * root)
             past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
             A = tl.where(past, 1.0 + s + 0.5 * s * s, 0.0)
-            num = tl.dot(A, Y, num, input_precision=DOT)
+            num = product(A, Y, num, DOT)
             total += tl.sum(A * w[None, :], axis=1)
     return num, total
 
@@ -183,7 +179,7 @@ def _pull(
             block = (d < D)[:, None] & (cols < Dv)[None, :]
             S_i = tl.load(S + row[:, None] * Dv + cols[None, :], mask=block, other=0.0)
             z_i = tl.load(z + row, mask=d < D, other=0.0)
-            dF = tl.dot(Y, tl.trans(S_i), input_precision=DOT) + w[:, None] * z_i[None, :]
+            dF = product(Y, tl.trans(S_i), None, DOT) + w[:, None] * z_i[None, :]
             x_i = tl.sum(tl.where((d == i)[None, :], raw.to(tl.float32), 0.0), axis=1) * root
             twice = tl.where(d == i, _ROOT_TWO, 1.0)[None, :]
             dX += tl.where(i < D, x_i[:, None] * twice * dF, dF)
@@ -195,11 +191,11 @@ def _pull(
                     stride_xt, stride_xd, stride_yt, stride_yd, stride_ms,
                     u, cols, T, Dv, D, QUERY, NORMALIZE, MASKED and not QUERY,
                 )  # fmt: skip
-                s = tl.dot(raw, tl.trans(raw_u), input_precision=DOT) * (root * root)
-                dA = tl.dot(Y, tl.trans(Y_u), input_precision=DOT) + w[:, None] * w_u[None, :]
+                s = product(raw, tl.trans(raw_u), None, DOT) * (root * root)
+                dA = product(Y, tl.trans(Y_u), None, DOT) + w[:, None] * w_u[None, :]
                 past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])
                 ds = tl.where(past, dA * (1.0 + s), 0.0)
-                dX = tl.dot(ds, raw_u.to(tl.float32) * root, dX, input_precision=DOT)
+                dX = product(ds, raw_u.to(tl.float32) * root, dX, DOT)
     return dX * root
 
 
@@ -221,7 +217,7 @@ def taylor_sums(
 
     For queries (QUERY) time runs backwards: after each chunk, and before the first.
     """
-    n, i, i_v = _split(tl.program_id(0), D + 2, tl.cdiv(Dv, BV))
+    n, i, i_v = split(tl.program_id(0), D + 2, tl.cdiv(Dv, BV))
     b, h = n // H, n % H
     x += b * stride_xb + h * stride_xh
     y += b * stride_yb + h * stride_yh
@@ -258,7 +254,7 @@ def taylor_sums(
                 start + tl.arange(0, BT).to(tl.int64), cols, T, Dv, D, QUERY, NORMALIZE, MASKED,
             )  # fmt: skip
             F = _features(raw.to(tl.float32) * root, i, D)
-            S = tl.dot(tl.trans(F), Y, S, input_precision=DOT)
+            S = product(tl.trans(F), Y, S, DOT)
             z += tl.sum(F * w[:, None], axis=0)
     tl.store(S_end + n * C * Dv + place, S, mask=block)
     if i_v == 0:
@@ -269,21 +265,20 @@ def taylor_sums(
 def taylor_outputs(
     q, k, v, mask, S, z, out, den,
     stride_qb, stride_qh, stride_qt, stride_qd, stride_kb, stride_kh, stride_kt, stride_kd,
-    stride_vb, stride_vh, stride_vt, stride_vd, stride_mb, stride_ms, stride_ob, stride_oh,
-    stride_ot, stride_od,
+    stride_vb, stride_vh, stride_vt, stride_vd, stride_mb, stride_ms,
     H, T, S_len, Dv, chunk, root,
     D: tl.constexpr, BT: tl.constexpr, BV: tl.constexpr, CAUSAL: tl.constexpr,
     NORMALIZE: tl.constexpr, MASKED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """(A V + φ(Q) S) / (A 1 + φ(Q) z) for one tile of queries and one block of value columns."""
-    n, tile, i_v = _split(tl.program_id(0), tl.cdiv(T, BT), tl.cdiv(Dv, BV))
+    n, i_t, i_v = split(tl.program_id(0), tl.cdiv(T, BT), tl.cdiv(Dv, BV))
     b, h = n // H, n % H
-    first = tile * BT
+    first = i_t * BT
     t = first + tl.arange(0, BT)
     cols = i_v * BV + tl.arange(0, BV)
     there = t < T
     q += b * stride_qb + h * stride_qh
-    raw = _tile(q, stride_qt, stride_qd, t, tl.arange(0, _BD), D, there)
+    raw = tile(q, stride_qt, stride_qd, t, tl.arange(0, _BD), there, D)
     C = 1 + D + D * (D + 1) // 2
     g = first // chunk
     slot = (n * tl.cdiv(T, chunk) + g) * C
@@ -300,30 +295,27 @@ def taylor_outputs(
         num = num / total[:, None]
         if i_v == 0:
             tl.store(den + n * T + t, total, mask=there)
-    tl.store(
-        out + b * stride_ob + h * stride_oh + t[:, None] * stride_ot + cols[None, :] * stride_od,
-        num.to(out.dtype.element_ty),
-        mask=there[:, None] & (cols < Dv)[None, :],
-    )
+    store(out + n * T * Dv, num, t, cols, there, Dv)
 
 
 @triton.jit(do_not_specialize=["T"])
 def taylor_deltas(
     out, dout, den, delta,
-    stride_ob, stride_oh, stride_ot, stride_od, stride_gb, stride_gh, stride_gt, stride_gd,
+    stride_gb, stride_gh, stride_gt, stride_gd,
     H, T, Dv,
     BT: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
     """δ = −Σ dN·out: the gradient of the denominator of each query."""
-    n, tile, _ = _split(tl.program_id(0), tl.cdiv(T, BT), 1)
+    n, i_t, _ = split(tl.program_id(0), tl.cdiv(T, BT), 1)
     b, h = n // H, n % H
-    t = tile * BT + tl.arange(0, BT)
+    dout += b * stride_gb + h * stride_gh
+    t = i_t * BT + tl.arange(0, BT)
     there = t < T
     total = tl.zeros([BT], tl.float32)
     for first in tl.range(0, Dv, BV, disable_licm=True):
         cols = (first + tl.arange(0, BV)).to(tl.int64)
-        o = _tile(out + b * stride_ob + h * stride_oh, stride_ot, stride_od, t, cols, Dv, there)
-        do = _tile(dout + b * stride_gb + h * stride_gh, stride_gt, stride_gd, t, cols, Dv, there)
+        o = tile(out + n * T * Dv, Dv, 1, t, cols, there, Dv)
+        do = tile(dout, stride_gt, stride_gd, t, cols, there, Dv)
         total -= tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
     place = n * T + t
     total = total / tl.load(den + place, mask=there, other=1.0)
@@ -342,7 +334,7 @@ def taylor_gradients(
 ):  # fmt: skip
     """One tile of dq, or of dk, or of one block of columns of dv: by the last program index."""
     longest = tl.maximum(T, S_len)
-    n, tile, part = _split(tl.program_id(0), tl.cdiv(longest, BT), tl.cdiv(Dv, BV) + 2)
+    n, i_t, part = split(tl.program_id(0), tl.cdiv(longest, BT), tl.cdiv(Dv, BV) + 2)
     b, h = n // H, n % H
     q += b * stride_qb + h * stride_qh
     k += b * stride_kb + h * stride_kh
@@ -352,7 +344,7 @@ def taylor_gradients(
     den += n * T
     delta += n * T
     C = 1 + D + D * (D + 1) // 2
-    first = tile * BT
+    first = i_t * BT
     g = first // chunk
     slot = (n * tl.cdiv(longest, chunk) + g) * C
     begin, end = g * chunk, tl.minimum(longest, (g + 1) * chunk)
@@ -366,8 +358,7 @@ def taylor_gradients(
             t, begin, first + BT, S + slot * Dv, z + slot, T, S_len, Dv, root, D, BT, BV,
             CAUSAL, NORMALIZE, MASKED, False, DOT,
         )  # fmt: skip
-        at_q = dq + (n * T + t)[:, None] * D + d[None, :]
-        tl.store(at_q, dX.to(dq.dtype.element_ty), mask=(t < T)[:, None] & (d < D)[None, :])
+        store(dq + n * T * D, dX, t, d, t < T, D)
     elif part == 1:
         dX = _pull(
             k, v, q, dout, den, delta, mask,
@@ -376,8 +367,7 @@ def taylor_gradients(
             t, first, end, dS + slot * Dv, dz + slot, S_len, T, Dv, root, D, BT, BV, CAUSAL,
             NORMALIZE, MASKED, True, DOT,
         )  # fmt: skip
-        at_k = dk + (n * S_len + t)[:, None] * D + d[None, :]
-        tl.store(at_k, dX.to(dk.dtype.element_ty), mask=(t < S_len)[:, None] & (d < D)[None, :])
+        store(dk + n * S_len * D, dX, t, d, t < S_len, D)
     else:
         cols = (part - 2) * BV + tl.arange(0, BV)
         raw, _, real = _tokens(
@@ -392,44 +382,15 @@ def taylor_gradients(
         )  # fmt: skip
         # The constant feature of padding is 1 and would pull at its value.
         dV = tl.where(real[:, None] > 0, dV, 0.0)
-        at_v = dv + (n * S_len + t)[:, None] * Dv + cols[None, :]
-        inside = (t < S_len)[:, None] & (cols < Dv)[None, :]
-        tl.store(at_v, dV.to(dv.dtype.element_ty), mask=inside)
+        store(dv + n * S_len * Dv, dV, t, cols, t < S_len, Dv)
 
 
-# Launching. Block sizes follow from dtype and width alone, so that what is compiled ahead of time
-# is what is launched.
+# Launchers
 
 
-class _Blocks(NamedTuple):
-    BT: int
-    BV: int
-    num_warps: int = 4
-    num_stages: int = 1
-    maxnreg: int | None = None if torch.version.hip else 255
+class Options(NamedTuple):
+    """What the kernels are told besides the tensors."""
 
-    def meta(self) -> dict[str, int]:
-        """For the compiler. Told the limit, ptxas does not spill to get more programs to run."""
-        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        return options if self.maxnreg is None else options | {"maxnreg": self.maxnreg}
-
-
-def _blocks(dtype: torch.dtype, Dv: int, *, gradients: bool = False) -> _Blocks:
-    """Tiles of 64 tokens, 32 in float32, and half as many value columns; for gradients half of it.
-
-    Found by compiling: what limits these kernels is not shared memory but registers, of which
-    float32 products and tensors with odd strides cost the most. One step larger, and they spill.
-    """
-    size = (32 if dtype == torch.float32 else 64) // (2 if gradients else 1)
-    return _Blocks(size, min(max(16, size // 2), runtime.block(Dv)))
-
-
-def _precision(dtype: torch.dtype) -> str:
-    """How tiles are multiplied; the head of :mod:`course.kernels.linear` says why."""
-    return runtime.DOT if dtype == torch.float32 or runtime.DOT == "ieee" else "tf32"
-
-
-class _Options(NamedTuple):
     causal: bool
     normalize: bool
     root: float
@@ -439,78 +400,60 @@ class _Options(NamedTuple):
         return CHUNK if self.causal else max(1, T, S_len)
 
 
-def _width(D: int) -> int:
-    return 1 + D + D * (D + 1) // 2
+def sizes(dtype: torch.dtype, Dv: int, *, gradients: bool = False) -> dict[str, int]:
+    """Tiles of 64 tokens, 32 in float32, and half as many value columns; for gradients half of it.
+
+    Found by compiling: what limits these kernels is not shared memory but registers, of which
+    float32 products and tensors with odd strides cost the most. One step larger, and they spill.
+    """
+    size = (32 if dtype == torch.float32 else 64) // (2 if gradients else 1)
+    options = {"BT": size, "BV": min(max(16, size // 2), block(Dv)), "num_warps": 4}
+    return options | {"num_stages": 1} | ALL_REGISTERS
 
 
-def _mask(key_mask: Tensor | None, like: Tensor) -> tuple[Tensor, tuple[int, ...], bool]:
-    """What a kernel gets for a mask, its strides, and whether there is one."""
-    if key_mask is None:
-        return like, (0, 0), False
-    return key_mask.view(torch.uint8), key_mask.stride(), True
-
-
-def _sum(
+def _sums(
     x: Tensor,
     y: Tensor,
     den: Tensor | None,
     delta: Tensor | None,
-    key_mask: Tensor | None,
-    past: tuple[Tensor, Tensor] | None,
+    mask: Tensor | None,
+    past: tuple[Tensor | None, Tensor | None],
+    options: Options,
     chunk: int,
-    root: float,
     *,
     query: bool,
-    each: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor, Tensor]:
-    """(S, z) at each chunk's edge if ``each``, ``[N,G,C,Dv]`` and ``[N,G,C]``, and at the end."""
-    (B, H, T, D), Dv, C = x.shape, y.shape[-1], _width(x.shape[-1])
-    blocks = _blocks(x.dtype, Dv)
-    S_end = runtime.empty((B, H, C, Dv), like=x, dtype=torch.float32)
-    z_end = runtime.empty((B, H, C), like=x, dtype=torch.float32)
-    S = z = None
-    if each:
+) -> tuple[Tensor, ...]:
+    """(S, z) at each chunk's edge, ``[N,G,C,Dv]`` and ``[N,G,C]``, and (S, z) at the end.
+
+    Without order both are the end's.
+    """
+    (B, H, T, D), Dv, C = x.shape, y.shape[-1], taylor_width(x.shape[-1])
+
+    def numbers(*shape: int) -> Tensor:
+        return runtime.empty(shape, like=x, dtype=torch.float32)
+
+    ends = S, z = numbers(B, H, C, Dv), numbers(B, H, C)
+    if options.causal:
         G = triton.cdiv(T, chunk)
-        S = runtime.empty((B * H, G, C, Dv), like=x, dtype=torch.float32)
-        z = runtime.empty((B * H, G, C), like=x, dtype=torch.float32)
-    mask, mask_strides, masked = _mask(key_mask, x)
-    S_0, z_0 = past or (S_end, z_end)
+        S, z = numbers(B * H, G, C, Dv), numbers(B * H, G, C)
+    fixed = sizes(x.dtype, Dv)
     runtime.launch(
         taylor_sums,
-        (B * H * (D + 2) * triton.cdiv(Dv, blocks.BV),),
-        x,
-        y,
-        x if den is None else den,
-        x if delta is None else delta,
-        mask,
-        S_0,
-        z_0,
-        S_end if S is None else S,
-        z_end if z is None else z,
-        S_end,
-        z_end,
-        *x.stride(),
-        *y.stride(),
-        *mask_strides,
-        *S_0.stride(),
-        *z_0.stride(),
-        H,
-        T,
-        Dv,
-        chunk,
-        root,
+        (B * H * (D + 2) * triton.cdiv(Dv, fixed["BV"]),),
+        *(x, y, pointer(den, x), pointer(delta, x), pointer(mask, x)),
+        *(*(pointer(p, x) for p in past), S, z, *ends),
+        *(*x.stride(), *y.stride(), *strides(mask, 2), *strides(past[0], 4), *strides(past[1], 3)),
+        *(H, T, Dv, chunk, options.root),
         D=D,
-        BT=blocks.BT,
-        BV=blocks.BV,
         QUERY=query,
         NORMALIZE=den is not None,
-        MASKED=masked,
-        PAST=past is not None,
-        EACH=each,
-        DOT=_precision(x.dtype),
-        **blocks.meta(),
+        MASKED=mask is not None,
+        PAST=past[0] is not None,
+        EACH=options.causal,
+        DOT=precision(x),
+        **fixed,
     )
-    return S, z, S_end, z_end
+    return S, z, *ends
 
 
 class _Taylor(torch.autograd.Function):
@@ -524,141 +467,76 @@ class _Taylor(torch.autograd.Function):
         v: Tensor,
         S_0: Tensor | None,
         z_0: Tensor | None,
-        key_mask: Tensor | None,
-        options: _Options,
+        mask: Tensor | None,
+        options: Options,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
         (B, H, T, D), (S_len, Dv) = q.shape, v.shape[2:]
-        blocks, chunk = _blocks(q.dtype, Dv), options.chunk(T, S_len)
-        past = None if S_0 is None or z_0 is None else (S_0, z_0)
-        S, z, S_end, z_end = _sum(
-            k, v, None, None, key_mask, past, chunk, options.root, query=False, each=options.causal
-        )
-        if S is None or z is None:
-            S, z = S_end, z_end
+        chunk, fixed = options.chunk(T, S_len), sizes(q.dtype, Dv)
+        S, z, *ends = _sums(k, v, None, None, mask, (S_0, z_0), options, chunk, query=False)
         out = runtime.empty((B, H, T, Dv), like=q)
         den = runtime.empty((B, H, T), like=q, dtype=torch.float32) if options.normalize else None
-        mask, mask_strides, masked = _mask(key_mask, q)
         runtime.launch(
             taylor_outputs,
-            (B * H * triton.cdiv(T, blocks.BT) * triton.cdiv(Dv, blocks.BV),),
-            q,
-            k,
-            v,
-            mask,
-            S,
-            z,
-            out,
-            out if den is None else den,
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            *mask_strides,
-            *out.stride(),
-            H,
-            T,
-            S_len,
-            Dv,
-            chunk,
-            options.root,
+            (B * H * triton.cdiv(T, fixed["BT"]) * triton.cdiv(Dv, fixed["BV"]),),
+            *(q, k, v, pointer(mask, q), S, z, out, pointer(den, out)),
+            *(*q.stride(), *k.stride(), *v.stride(), *strides(mask, 2)),
+            *(H, T, S_len, Dv, chunk, options.root),
             D=D,
-            BT=blocks.BT,
-            BV=blocks.BV,
             CAUSAL=options.causal,
             NORMALIZE=options.normalize,
-            MASKED=masked,
-            DOT=_precision(q.dtype),
-            **blocks.meta(),
+            MASKED=mask is not None,
+            DOT=precision(q),
+            **fixed,
         )
-        ctx.save_for_backward(q, k, v, key_mask, S, z, den, out if options.normalize else None)
-        ctx.options, ctx.has_past = options, past is not None
-        return out, S_end, z_end
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, mask, S, z, den, out if options.normalize else None)
+        ctx.options, ctx.has_past = options, S_0 is not None
+        return out, *ends
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(
         ctx: Any, dout: Tensor | None, dS_end: Tensor | None, dz_end: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        q, k, v, key_mask, S, z, den, out = ctx.saved_tensors
-        options: _Options = ctx.options
-        (B, H, T, D), (S_len, Dv) = q.shape, v.shape[2:]
-        blocks, chunk = _blocks(q.dtype, Dv), options.chunk(T, S_len)
+        q, k, v, mask, S, z, den, out = ctx.saved_tensors
+        options: Options = ctx.options
+        (B, H, T, D), (S_len, Dv), C = q.shape, v.shape[2:], taylor_width(q.shape[-1])
+        chunk, fixed = options.chunk(T, S_len), sizes(q.dtype, Dv)
         if dout is None:  # only the state was used
             dout = q.new_zeros(()).expand(B, H, T, Dv)
-        after = None
         if dS_end is not None or dz_end is not None:
             zero = S.new_zeros(())
-            after = (
-                zero.expand(B, H, _width(D), Dv) if dS_end is None else dS_end,
-                zero.expand(B, H, _width(D)) if dz_end is None else dz_end,
-            )
+            dS_end = zero.expand(B, H, C, Dv) if dS_end is None else dS_end
+            dz_end = zero.expand(B, H, C) if dz_end is None else dz_end
         delta = None
         if den is not None:
             delta = runtime.empty((B, H, T), like=q, dtype=torch.float32)
             runtime.launch(
                 taylor_deltas,
-                (B * H * triton.cdiv(T, blocks.BT),),
-                out,
-                dout,
-                den,
-                delta,
-                *out.stride(),
-                *dout.stride(),
-                H,
-                T,
-                Dv,
-                BT=blocks.BT,
-                BV=blocks.BV,
-                **blocks.meta(),
+                (B * H * triton.cdiv(T, fixed["BT"]),),
+                *(out, dout, den, delta, *dout.stride(), H, T, Dv),
+                **fixed,
             )
-        dS, dz, dS_0, dz_0 = _sum(
-            q, dout, den, delta, None, after, chunk, options.root, query=True, each=options.causal
-        )
-        if dS is None or dz is None:
-            dS, dz = dS_0, dz_0
+        after = (dS_end, dz_end)
+        dS, dz, *first = _sums(q, dout, den, delta, None, after, options, chunk, query=True)
         dq, dk, dv = (runtime.empty(x.shape, like=x) for x in (q, k, v))
-        mask, mask_strides, masked = _mask(key_mask, q)
-        blocks = _blocks(q.dtype, Dv, gradients=True)
-        tiles = triton.cdiv(max(T, S_len), blocks.BT)
+        fixed = sizes(q.dtype, Dv, gradients=True)
+        parts = 2 + triton.cdiv(Dv, fixed["BV"])
         runtime.launch(
             taylor_gradients,
-            (B * H * tiles * (2 + triton.cdiv(Dv, blocks.BV)),),
-            q,
-            k,
-            v,
-            dout,
-            q if den is None else den,
-            q if delta is None else delta,
-            mask,
-            S,
-            z,
-            dS,
-            dz,
-            dq,
-            dk,
-            dv,
-            *q.stride(),
-            *k.stride(),
-            *v.stride(),
-            *dout.stride(),
-            *mask_strides,
-            H,
-            T,
-            S_len,
-            Dv,
-            chunk,
-            options.root,
+            (B * H * triton.cdiv(max(T, S_len), fixed["BT"]) * parts,),
+            *(q, k, v, dout, pointer(den, q), pointer(delta, q), pointer(mask, q)),
+            *(S, z, dS, dz, dq, dk, dv),
+            *(*q.stride(), *k.stride(), *v.stride(), *dout.stride(), *strides(mask, 2)),
+            *(H, T, S_len, Dv, chunk, options.root),
             D=D,
-            BT=blocks.BT,
-            BV=blocks.BV,
             CAUSAL=options.causal,
             NORMALIZE=options.normalize,
-            MASKED=masked,
-            DOT=_precision(q.dtype),
-            **blocks.meta(),
+            MASKED=mask is not None,
+            DOT=precision(q),
+            **fixed,
         )
-        first = (dS_0, dz_0) if ctx.has_past else (None, None)
-        return dq, dk, dv, *first, None, None
+        return dq, dk, dv, *(first if ctx.has_past else (None, None)), None, None
 
 
 def linear_attention(
@@ -679,76 +557,7 @@ def linear_attention(
     ``q``; with ``return_state`` the pair (output, :class:`LinearState`), whose S ``[B,H,C,Dv]`` and
     z ``[B,H,C]`` are float32 in the packed order, C = 1 + D + D(D+1)/2.
     """
-    S_0, z_0 = (None, None) if initial_state is None else (initial_state.S, initial_state.z)
-    options = _Options(causal, normalize, math.sqrt(scale))
+    S_0, z_0, t_0 = (None, None, None) if initial_state is None else tuple(initial_state)
+    options = Options(causal, normalize, math.sqrt(scale))
     out, S, z = _Taylor.apply(q, k, v, S_0, z_0, key_mask, options)
-    if not return_state:
-        return out
-    B, S_len = k.shape[0], k.shape[2]
-    seen = S_len if key_mask is None else key_mask.sum(-1)
-    if initial_state is None:
-        return out, LinearState(S, z, torch.zeros(B, dtype=torch.int64, device=k.device) + seen)
-    return out, LinearState(S, z, initial_state.t + seen)
-
-
-# What is compiled ahead of time
-
-_TYPES = {"x y q k v out dout dq dk dv": "*{}", "mask": "*u8", "root": "fp32"}
-_INTEGERS = ("H", "T", "S_len", "Dv", "chunk")
-
-
-def cases(dtype: str, width: int) -> list[Case]:
-    """Every kernel for ``dtype`` (``fp16``, ``bf16``, ``fp32``), keys of 16, values of ``width``.
-
-    Causal, normalised, masked, going on from a state: the largest programs there are.
-    """
-    of = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-    H, T, C = 4, 1024, _width(WIDEST)
-    types = {name: form.format(dtype) for names, form in _TYPES.items() for name in names.split()}
-    flags = {
-        "D": WIDEST,
-        "CAUSAL": True,
-        "NORMALIZE": True,
-        "PAST": True,
-        "EACH": True,
-        "DOT": _precision(of),
-    }
-    values = {"H": H, "Dv": width}
-    for letter, axes, sizes in (
-        *((x, "bhtd", (H, T, WIDEST)) for x in "xqk"),
-        *((x, "bhtd", (H, T, width)) for x in "yvog"),
-        ("m", "bs", (T,)),
-        ("S", "bhcd", (H, C, width)),
-        ("z", "bhc", (H, C)),
-    ):
-        for i, axis in enumerate(axes):
-            values[f"stride_{letter}{axis}"] = math.prod(sizes[i:])
-
-    def case(kernel: Any, detail: str = "", unused: str = "", **more: bool) -> Case:
-        names = list(inspect.signature(kernel.fn).parameters)
-        blocks = _blocks(of, width, gradients=kernel is taylor_gradients)
-        given = flags | more | {"BT": blocks.BT, "BV": blocks.BV}
-        constexprs = {x: value for x, value in given.items() if x in names}
-        plain = {x: "i32" for x in names if x in _INTEGERS or x.startswith("stride")}
-        plain |= dict.fromkeys(unused.split(), types["x"])  # stand-ins are tensors at hand
-        signature = {x: (types | plain).get(x, "*fp32") for x in names if x not in constexprs}
-        own = values | ({"stride_mb": 0, "stride_ms": 0} if "mask" in unused else {})
-        return Case(
-            kernel.__name__ + detail,
-            kernel,
-            signature,
-            constexprs,
-            blocks.num_warps,
-            blocks.num_stages,
-            tensor_cores=kernel is not taylor_deltas,
-            values={x: own[x] for x in signature if x in own},
-            maxnreg=blocks.maxnreg,
-        )
-
-    return [
-        case(taylor_sums, "", "den delta", QUERY=False, NORMALIZE=False, MASKED=True),
-        case(taylor_outputs, MASKED=True),
-        case(taylor_deltas),
-        case(taylor_sums, " backwards", "mask", QUERY=True, MASKED=False),
-        case(taylor_gradients, MASKED=True),
-    ]
+    return (out, LinearState(S, z, count(t_0, key_mask, k))) if return_state else out

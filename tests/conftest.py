@@ -19,6 +19,7 @@ if not torch.cuda.is_available():
     # Before anything imports triton: kernels then run in Triton's interpreter, on the CPU.
     os.environ["TRITON_INTERPRET"] = "1"
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -72,6 +73,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Without a GPU its tests are skipped: all of them here, so that pytest says it in one line."""
+    """Each test begins with the same random numbers, whatever ran before it.
+
+    Without a GPU its tests are skipped: all of them here, so that pytest says it in one line.
+    """
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global state, which a test may have moved
+    torch.manual_seed(0)
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("no GPU here: nothing was run on one")

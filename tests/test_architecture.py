@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 # From the bottom to the top. A module may import what stands in its own line or below.
 STOREYS = (
-    "console inputs state verify randomness lab_extension source",
+    "console values inputs state verify randomness lab_extension source",
     "cost measure averaging feature_maps positions config cache",
     "attention linear memory engine sight kernels",
     "mixers",

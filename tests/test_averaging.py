@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from course.averaging import FORMS, mean_matrix, prefix_mean
 from tests.drawing import draw
@@ -58,6 +59,41 @@ def test_gradients_and_argument_untouched(form):
     assert torch.equal(x.detach(), before)
 
 
+class _Asked(TorchFunctionMode):
+    """The names of the functions that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.names.add(getattr(function, "__name__", "").strip("_"))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "ways"),
+    [
+        ({"form": "loop"}, set()),
+        ({"form": "matrix"}, {"matmul", "tril"}),
+        ({}, {"matmul", "tril"}),
+        ({"form": "softmax"}, {"matmul", "softmax"}),
+    ],
+)
+def test_each_form_is_a_way_of_its_own(options, ways):
+    """Equal results, so equal names would hide that one form is another."""
+    with _Asked() as asked:
+        prefix_mean(draw(5, 3), **options)
+    names = {name.replace("matmul", "matmul").strip("_") for name in asked.names}
+    assert names & {"matmul", "tril", "softmax"} == {way.strip("_") for way in ways}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_device(form):
+    assert prefix_mean(draw(2, 5, 3).to("meta"), form=form).is_meta
+    assert mean_matrix(3, device="meta").is_meta
+
+
 def test_a_matrix_of_no_size_is_refused():
     assert mean_matrix(0).shape == (0, 0)
     for size in (-1, 2.5, "3"):
@@ -76,7 +112,9 @@ def test_autocast_does_not_reach_the_sums(form):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_matrix_in_half_precision_counts_in_float32(dtype):
     """bfloat16 has no 257; each entry is 1/(t+1) rounded once."""
-    rows = mean_matrix(3000, dtype=dtype)[:, 0].double()
+    matrix = mean_matrix(3000, dtype=dtype)
+    assert matrix.dtype == dtype
+    rows = matrix[:, 0].double()
     exact = 1 / torch.arange(1, 3001).double()
     assert ((rows / exact - 1).abs() <= torch.finfo(dtype).eps).all()
 
@@ -92,9 +130,8 @@ def test_strided_input(form):
 def test_matrix_by_hand():
     expected = torch.tensor([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
     torch.testing.assert_close(mean_matrix(3), expected)
-    torch.testing.assert_close(
-        mean_matrix(50, dtype=torch.float64).sum(-1), torch.ones(50).double()
-    )
+    exact = mean_matrix(50, dtype=torch.float64)
+    assert exact.dtype == torch.float64 and (exact.sum(-1) - 1).abs().max() <= 1e-15
 
 
 @pytest.mark.parametrize(

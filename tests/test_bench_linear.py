@@ -8,15 +8,12 @@ import pytest
 import torch
 
 from course.bench import linear as bench
-from course.linear import linear_attention
 from tests import oracles
 from tests.drawing import close, draw
 
 
-def test_the_contenders_are_what_they_are_called():
+def test_the_naive_contender_is_softmax_attention():
     q, k, v = (draw(2, 3, 32, 5, seed=s) for s in (1, 2, 3))
-    ours = linear_attention(q, k, v, causal=True, feature_map="identity", normalize=False)
-    close(bench.readable_chunks(q, k, v, chunk=8), ours, "readable")
     wanted = torch.as_tensor(oracles.attention(q, k, v).out)
     close(bench.naive_softmax(q, k, v), wanted, "naive")
 

@@ -38,6 +38,8 @@ DRAW = {
     "softmax of all": lambda: plots.softmax_steps([-9, 9.0, 0], ("a", "rather long", "$c$")),
     "mean": lambda: plots.mean_as_matrix(VECTORS),
     "mean of 2": lambda: plots.mean_as_matrix([[-10.25, 0, 1 / 3], [0, 1, 9]], ("a", "b"), row=1),
+    "language model": plots.mean_language_model,
+    "language model of 2": lambda: plots.mean_language_model(("$a$", "b"), E=7, V=3, row=0),
     "drowning": plots.drowning,
     "drowning fast": lambda: plots.drowning((3, 100)),
     "targets": plots.targets_and_mask,
@@ -145,6 +147,17 @@ def test_the_numbers_of_a_softmax_are_those_of_its_scores(pictures) -> None:
         "0.50. 2 hidden words: weight 0."
     )
     assert cells(pictures["softmax"], HIDDEN) == 3 * 2
+    assert plots.softmax_steps([0] * 6).finding.startswith("6 words share the highest score, 0.00;")
+
+
+def test_a_language_model_sums_up_the_words_so_far(pictures) -> None:
+    picture = pictures["language model"]
+    assert picture.finding == (
+        "6 words become 6 vectors of 4 numbers, then 6 means, then 6 × 8 scores: row 4 scores the "
+        "word after “on”, from the mean of 4 words."
+    )
+    full = ROLES["stream"]
+    assert cells(picture, full) == 4 * 4 + 1 * 4  # the words that are read, and their mean
 
 
 def test_a_row_of_the_mean_is_the_mean_so_far(pictures) -> None:
@@ -221,6 +234,7 @@ def test_a_part_reads_the_stream_and_adds_to_it(pictures, name, parts, norms, up
         (lambda: plots.softmax_steps(SCORES * np.nan), "scores: expected numbers from −9 to 9"),
         (lambda: plots.mean_as_matrix(VECTORS[:3]), "words: expected 3, one for each vector"),
         (lambda: plots.mean_as_matrix(VECTORS, row=-1), "row: expected a word's number"),
+        (lambda: plots.mean_language_model(row=6), "row: expected a word's number from 0 to 5"),
         (lambda: plots.drowning((4, 2)), "counts: expected two or more rising"),
         (lambda: plots.drowning((0, 2)), "counts: expected two or more rising"),
         (lambda: plots.targets_and_mask("ab"), "words: expected at least 3, got 2"),

@@ -211,6 +211,14 @@ def test_no_pyplot() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_heat_maps_side_by_side_name_their_axes() -> None:
+    picture = plots.heatmaps(
+        {"a": WEIGHTS, "b": WEIGHTS}, xlabel="looked at", ylabel="looks", finding="f"
+    )
+    named = [axes.get_xlabel() + "/" + axes.get_ylabel() for axes in picture.figure.axes]
+    assert named == ["looked at/looks", "looked at/"]
+
+
 def test_a_heat_map_draws_its_numbers_and_hides_what_is_masked() -> None:
     hidden = ~np.tri(5, dtype=bool)
     picture = plots.heatmap(torch.from_numpy(WEIGHTS), TOKENS, hidden=hidden, finding="f")

@@ -1,11 +1,11 @@
 """The way to ``course.kernels``: ``impl="triton"``. What kernels have not is refused in a sentence.
 
 Nothing of Triton is imported before it is asked for, and nothing else steps in where it cannot run.
+``torch.compile`` follows an import statement, and no other way to import.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,8 +28,12 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
                 f'{name}: expected {axis} of at most {_WIDEST} with impl="triton", '
                 f"got {x.shape[-1]}"
             )
-    _kernels("runtime").require_runnable(q, k, v, options["mask"], options["bias"])
-    return _kernels("softmax").softmax_attention(q, k, v, **options)
+    from course.kernels import runtime
+
+    runtime.require_runnable(q, k, v, options["mask"], options["bias"])
+    from course.kernels import softmax as kernels
+
+    return kernels.softmax_attention(q, k, v, **options)
 
 
 def linear(
@@ -47,12 +51,14 @@ def linear(
     stateful = return_state or initial_state is not None
     name = _name(feature_map, q.shape[-1], stateful=stateful)
     past = _ready(initial_state, q, k, v, key_mask)
-    # Taylor features are built inside the kernel: another program, and a file of its own.
-    if name != "taylor":
-        options["feature_map"] = name
-    return _kernels("taylor" if name == "taylor" else "linear").linear_attention(
-        q, k, v, key_mask=key_mask, initial_state=past, return_state=return_state, **options
-    )
+    options |= {"key_mask": key_mask, "initial_state": past, "return_state": return_state}
+    if name == "taylor":  # features built inside the kernel: another program, a file of its own
+        from course.kernels import taylor
+
+        return taylor.linear_attention(q, k, v, **options)
+    from course.kernels import linear as kernels
+
+    return kernels.linear_attention(q, k, v, feature_map=name, **options)
 
 
 def step(
@@ -67,11 +73,9 @@ def step(
     """One token of linear attention."""
     name = _name(feature_map, q_t.shape[-1], stateful=True)
     past = _ready(state, q_t, k_t, v_t)
-    return _kernels("step").linear_attention_step(q_t, k_t, v_t, past, feature_map=name, **options)
+    from course.kernels import step as kernels
 
-
-def _kernels(name: str) -> Any:
-    return importlib.import_module(f"course.kernels.{name}")
+    return kernels.linear_attention_step(q_t, k_t, v_t, past, feature_map=name, **options)
 
 
 def _name(fm: nn.Module, D: int, *, stateful: bool) -> str:
@@ -101,5 +105,7 @@ def _ready(state: LinearState | None, *tensors: Tensor | None) -> LinearState | 
     """The state in float32, once it is clear that kernels can run; ``RuntimeError`` if not."""
     if state is not None:
         state = LinearState(state.S.float(), state.z.float(), state.t)
-    _kernels("runtime").require_runnable(*tensors, *(() if state is None else state))
+    from course.kernels import runtime
+
+    runtime.require_runnable(*tensors, *(() if state is None else state))
     return state

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from course.engine import maps
 from course.engine.problem import Answer, Options, Problem
-from course.engine.tiles import Scratch, Tile, sums, sums_of_rows, tiles
+from course.engine.tiles import Scratch, Sums, Tile, sums_of_rows, tiles
 from course.feature_maps import FeatureMap, features
 
 
@@ -70,7 +70,7 @@ class _Loop(torch.autograd.Function):
         q, k, v, S, z, keep, places, how, graph = inputs
         (N, T, Dv), C, c = v.shape, S.shape[1], how.chunk
         S, z, out, new = S.clone(), z.clone(), torch.empty_like(v), Scratch(v)
-        cuts = list(tiles(N, T, c))
+        cuts, before_each = list(tiles(N, T, c)), Sums(new)
         turns = -(-T // c) if c >= C else 1 + max((tile.turn for tile in cuts), default=-1)
         den = v.new_empty(N, T if how.normalize else 0)
         states = v.new_empty(N, turns if graph else 0, C, Dv)
@@ -82,7 +82,7 @@ class _Loop(torch.autograd.Function):
             _, K = _mapped(tile, k, keep, places, how, (new, "φ(k)"))
             if graph and c < C:
                 states[tile.heads, tile.turn].copy_(S_here)
-            before = sums(tile, K, V, S_here, new, back=False)
+            before = before_each(tile, K, V, S_here)
             if graph and c >= C:
                 tile.slots(states).copy_(before)
             A = tile.cut(kept)[..., : tile.c] if kept.numel() else new("A", len(Q), tile.c, tile.c)
@@ -127,6 +127,7 @@ class _Loop(torch.autograd.Function):
             return *torch.func.vjp(formula, q, k, v, S, z)[1]((d_out, dS, dz)), *[None] * 4
         d_out, dS, dz = d_out.contiguous(), dS.clone(), dz.clone()
         dq, dk, dv, new = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), Scratch(v)
+        before_each, after_each = Sums(new), Sums(new, back=True)
         for tile in reversed(list(tiles(len(v), v.shape[1], how.chunk))):
             dxq, dxk, V, dN = (tile.cut(x) for x in (dq, dk, v, d_out))
             xq, Q = _mapped(tile, q, None, places, how, (new, "φ(q)"))
@@ -135,7 +136,7 @@ class _Loop(torch.autograd.Function):
                 before = tile.slots(states)
             else:
                 start = states[tile.heads, tile.turn].clone()
-                before = sums(tile, K, V, start, new, back=False)
+                before = before_each(tile, K, V, start)
             A = new("A", len(Q), tile.c, tile.c)
             A = tile.cut(kept)[..., : tile.c] if kept.numel() else _scores(Q, K, A)
             dA = new("dA", len(Q), tile.c, tile.c)
@@ -150,7 +151,7 @@ class _Loop(torch.autograd.Function):
             dQ = dxq if Q.shape == dxq.shape else new("dQ", *Q.shape)
             dK = dxk if K.shape == dxk.shape else new("dK", *K.shape)
             torch.bmm(dA, K, out=dQ).baddbmm_(dN, before.mT)
-            after = sums(tile, Q, dN, dS[tile.heads], new, back=True)
+            after = after_each(tile, Q, dN, dS[tile.heads])
             torch.bmm(dA.mT, Q, out=dK).baddbmm_(V, after.mT)
             torch.bmm(A.mT, dN, out=tile.cut(dv)).baddbmm_(K, after)
             if how.want_z:

@@ -32,7 +32,9 @@ def attend(problem: Problem, how: Options) -> Answer:
         for tokens in _cuts(S_len):
             tile = heads, tokens
             K = features(how.fm, how.root, k[tile], _cut(of_k, tile), _cut(keep, tile))
-            S_here, z_here = S_here + K.mT @ v[tile], z_here + K.sum(1)
+            S_here = S_here + K.mT @ v[tile]
+            if how.want_z:
+                z_here = z_here + K.sum(1)
         sums.append(S_here)
         zs.append(z_here)
         for tokens in _cuts(T):

@@ -62,28 +62,45 @@ class Scratch:
         return self.flat[name][:size].view(shape)
 
 
-def sums(tile: Tile, left: Tensor, right: Tensor, carry: Tensor, new: Any, *, back: bool) -> Any:
-    """Sums of ``leftᵀ right`` over the chunks before each chunk (``back``: after each).
+class Sums:
+    """Sums of ``leftᵀ right`` over the chunks before each chunk of a tile (``back``: after each).
 
-    ``[heads·G, C, Dv]``; ``carry [heads, C, Dv]`` moves to the other side of the tile.
+    n additions of half the rows give all 2ⁿ sums in place: n calls instead of 2ⁿ, and no
+    subtraction. The views that this needs are made once.
     """
-    rows = new(f"sums {back}", len(left) + (tile.G > 1), *carry.shape[1:])
-    if tile.G == 1:
-        rows.copy_(carry)
-        carry.baddbmm_(left.mT, right)
-        return rows
-    # n additions of half the rows give all 2ⁿ sums in place: n calls instead of 2ⁿ, and no
-    # subtraction. A spare row holds what is carried.
-    added, before = (rows[:-1], rows[1:]) if back else (rows[1:], rows[:-1])
-    first, last, spare = (-1, 0, tile.G) if back else (0, -1, 0)
-    torch.bmm(left.mT, right, out=added)
-    rows[spare].copy_(carry[0])
-    added[first] += carry[0]
-    for d in (2**n for n in range(tile.G.bit_length() - 1)):
-        one, two = added.view(-1, 2, d, *carry.shape[1:]).unbind(1)
-        (one if back else two).add_(two[:, :1] if back else one[:, -1:])
-    carry[0].copy_(added[last])
-    return before
+
+    def __init__(self, new: Scratch, *, back: bool = False) -> None:
+        self.new, self.back = new, back
+        self.plans: dict[int, tuple[Any, ...]] = {}
+
+    def __call__(self, tile: Tile, left: Tensor, right: Tensor, carry: Tensor) -> Tensor:
+        """``[heads·G, C, Dv]``; ``carry [heads, C, Dv]`` moves to the other side of the tile."""
+        if tile.G == 1:
+            before = self.new(f"sums {self.back}", *carry.shape).copy_(carry)
+            carry.baddbmm_(left.mT, right)
+            return before
+        if tile.G not in self.plans:
+            self.plans[tile.G] = self._plan(tile.G, *carry.shape[1:])
+        added, before, spare, first, last, pairs = self.plans[tile.G]
+        torch.bmm(left.mT, right, out=added)
+        spare.copy_(carry)
+        first.add_(carry)
+        for here, there in pairs:
+            here.add_(there)
+        carry.copy_(last)
+        return before
+
+    def _plan(self, G: int, C: int, Dv: int) -> tuple[Any, ...]:
+        rows = self.new.like.new_empty(G + 1, C, Dv)  # one is spare: for what is carried
+        added, before = (rows[:-1], rows[1:]) if self.back else (rows[1:], rows[:-1])
+        ends = (
+            [rows[-1:], added[-1:], added[:1]] if self.back else [rows[:1], added[:1], added[-1:]]
+        )
+        pairs = []
+        for d in (2**n for n in range(G.bit_length() - 1)):
+            one, two = added.view(-1, 2, d, C, Dv).unbind(1)
+            pairs.append((one, two[:, :1]) if self.back else (two, one[:, -1:]))
+        return added, before, *ends, pairs
 
 
 def sums_of_rows(added: Tensor, carry: Tensor, *, back: bool) -> Tensor:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from course.inputs import require_choice
+from course.values import require_choice
 
 _LANGUAGE_MODEL = "course.experiments.language_model:execute"
 

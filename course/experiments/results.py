@@ -9,7 +9,7 @@ from typing import Any
 
 from course.experiments.configs import EXPERIMENTS, configs
 from course.experiments.runner import Record, read_record, result_path
-from course.inputs import require_choice
+from course.values import require_choice
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -23,9 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from course.inputs import require_choice, require_positive
+from course.values import require_choice, require_positive
 
 Config = Mapping[str, Any]
 Record = dict[str, Any]
@@ -158,6 +156,7 @@ def run_one(config: Config, folder: Path, *, threads: int | None = None) -> Reco
     Returns None when another process is computing it at this moment. ``threads`` sets PyTorch's
     threads for the run; None leaves them.
     """
+
     from filelock import FileLock, Timeout  # a twentieth of what importing torch costs
 
     path = result_path(folder, config)

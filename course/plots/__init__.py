@@ -14,6 +14,7 @@ from course.plots.drawing import Canvas
 from course.plots.mechanisms import (
     drowning,
     mean_as_matrix,
+    mean_language_model,
     query_key_value,
     residual_stream,
     softmax_steps,
@@ -77,6 +78,7 @@ __all__ = [
     "label_tokens",
     "law_and_points",
     "mean_as_matrix",
+    "mean_language_model",
     "new_figure",
     "number",
     "one_line",

@@ -87,6 +87,8 @@ def heatmaps(
     hidden: object = None,
     signed: bool | Sequence[bool] = False,
     digits: int | None = None,
+    xlabel: str = "",
+    ylabel: str = "",
     size: float = 2.9,
 ) -> Picture:
     """Several matrices [T, S] side by side, each under its title; options as in :func:`heatmap`.
@@ -114,7 +116,7 @@ def heatmaps(
         label_tokens(axes, rows=tokens if place == 0 else None, columns=tokens)
         if place and tokens is not None:
             axes.set_yticks([])
-        axes.set_title(title)
+        axes.set(title=title, xlabel=xlabel, ylabel=ylabel if place == 0 else "")
     if alt is None:
         alt = f"{len(arrays)} heat maps side by side: {', '.join(matrices)}."
     return Picture(figure, alt=alt, finding=finding)

@@ -292,9 +292,11 @@ def softmax_steps(
     canvas.text(f"sum = {number(total, 2)}", at=rows[1].beside(0.6), points=10, role="focus")
     canvas.text(f"sum = {number(weights.sum(), 2)}", at=rows[2].beside(0.6), points=10)
     most = int(weights.argmax())
+    alike = int((powers == powers[most]).sum())
+    who = f"“{words[most]}” has" if alike == 1 else f"{alike} words share"
     return canvas.picture(
         finding=(
-            f"“{words[most]}” has the highest score, {number(array[most], 2)}; its exponential is "
+            f"{who} the highest score, {number(array[most], 2)}; its exponential is "
             f"{number(powers[most], 2)} of {number(total, 2)}, so its weight is "
             f"{number(weights[most], 2)}. {_times(int(cut.sum()), 'hidden word')}: weight 0."
         ),
@@ -350,6 +352,52 @@ def mean_as_matrix(vectors: object, words: Sequence[str] = WORDS, *, row: int = 
             f"Three matrices to scale: the mean [{T}, {T}], with 1/t in the first t places of row "
             f"t and the future grey, times the word vectors [{T}, {E}] of {' '.join(words)}, gives "
             f"the means [{T}, {E}]. Row {row + 1} is framed."
+        ),
+    )
+
+
+def mean_language_model(
+    words: Sequence[str] = WORDS, *, E: int = 4, V: int = 8, row: int = 3
+) -> Picture:
+    """A language model made of a table, the mean and a linear map, every matrix to scale.
+
+    ``words`` go in; word number ``row`` (counted from 0) is followed. ``V`` words are in the
+    vocabulary. Raises ``ValueError`` for sizes below 1 and a ``row`` that is none of the words.
+    """
+    T = len(words)
+    _require_row(row, T)
+    canvas = Canvas(unit=0.2, T=T, E=E, V=V)
+    seen = range(row + 1)
+    table = canvas.matrix("vectors", "V E", at=Spot(0, 0, 0, 0.5), role="learned")
+    spot = Spot(table.right[0] + 6.4, 0, 0, 0.5)
+    x = canvas.matrix("words", "T E", at=spot, role="stream", rows=seen)
+    for t, word in enumerate(words):
+        role = None if t <= row else "hidden"
+        canvas.text(word, at=x.row(t).before(0.4), points=9, literal=True, role=role)
+    means = canvas.matrix("means", "T E", at=x.beside(4.0), role="stream", rows=[row])
+    linear = canvas.matrix("linear map", "E V", at=means.beside(2.4), role="learned")
+    scores = canvas.matrix("scores", "T V", at=linear.beside(2.4), role="plain", rows=[row])
+    canvas.arrow(table, (x.x - canvas.pitch(words, points=9), 0), role="learned")
+    canvas.arrow(x, means, role="stream", words="mean")
+    canvas.arrow(means, linear, role="stream")
+    canvas.arrow(linear, scores)
+    for place, text in (
+        (table, "one row for each\nword there is"),
+        (x, "one row for each\nword of the text"),
+        (scores, "one score for each word\nthat may come next"),
+    ):
+        canvas.text(text, at=place.below(0.5), points=8.5, role="hidden")
+    return canvas.picture(
+        finding=(
+            f"{T} words become {T} vectors of {E} numbers, then {T} means, then {T} × {V} scores: "
+            f"row {row + 1} scores the word after “{words[row]}”, from the mean of "
+            f"{_times(row + 1, 'word')}."
+        ),
+        alt=(
+            f"Matrices to scale, from left to right: the learned table of vectors [{V}, {E}]; its "
+            f"rows for the words {' '.join(words)}, [{T}, {E}]; their means [{T}, {E}]; a learned "
+            f"linear map [{E}, {V}]; the scores [{T}, {V}]. Row {row + 1} is dark from the means "
+            "on, and so are the words that it sums up."
         ),
     )
 

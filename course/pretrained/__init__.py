@@ -11,16 +11,18 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from tokenizers import Tokenizer
 
 from course.config import TransformerConfig
 from course.inputs import require_choice
 from course.transformer import Transformer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FOLDER = Path(__file__).parent
 NAMES = ("shakespeare",)
@@ -45,6 +47,8 @@ def load(name: str, *, folder: Path | None = None) -> Pretrained:
     most. ``folder``: where to look instead of in the package. Raises ``ValueError`` for an
     unknown name and ``FileNotFoundError`` or ``ValueError`` for a file that is missing or damaged.
     """
+    from tokenizers import Tokenizer  # heavy, and only this needs it
+
     require_choice("name", name, NAMES)
     path = (FOLDER if folder is None else Path(folder)) / f"{name}.safetensors"
     if not path.is_file():

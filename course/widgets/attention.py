@@ -266,7 +266,7 @@ def _where_it_looks(values: dict[str, Any], weights: np.ndarray) -> str:
         return f"{head}: too few pieces for a mean."
     shares = weights.diagonal(-1)[1:], weights.diagonal()[2:], weights[2:, 0]
     previous, itself, first = (f"≈ {number(100 * share.mean(), 0)} %" for share in shares)
-    equal = np.mean([1 / (t + 1) for t in range(2, len(weights))])
+    equal = float(np.mean([1 / (t + 1) for t in range(2, len(weights))]))
     return (
         f"{head} puts {previous} on the previous piece, {itself} on the piece itself and {first} "
         f"on the first one (means from the third piece on; equal weights would put "

@@ -257,9 +257,8 @@ class Explorer(ipw.VBox):
             rows.append(ipw.HBox(self._parts[name]))
         self._mirror()
         # What close() takes away: all of ours but the words and numbers, and the lock.
-        self._held = (
-            set(vars(self)) - inherited - {"values", "arrays", "status", "problem", "_turn"}
-        )
+        stay = {"values", "arrays", "status", "problem", "_first", "_turn"}
+        self._held = set(vars(self)) - inherited - stay
         super().__init__(
             [
                 ipw.HTML(f'<p style="{_SENTENCE}"><strong>{escape(self.title)}</strong></p>'),

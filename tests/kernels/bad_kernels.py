@@ -1,18 +1,22 @@
 """Kernels with one fault each, which ``course kernels compile`` must not let through.
 
-A module of this shape (``cases(dtype, width)``) is what the compiling child processes import. Each
-case is named after its fault; ``good`` has none.
+What the compiling child processes record: ``examples(dtype, width)``, launches by the name of their
+fault; ``good`` and ``stated`` have none.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
-from course.kernels.aot import Case
+from course.kernels import runtime
 
 
 @triton.jit
@@ -43,7 +47,7 @@ def too_many_registers(X, Y, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def product(X, Y, Z, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HOW: tl.constexpr):
+def product(X, Y, Z, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, DOT: tl.constexpr):
     m, k, n = (
         tl.arange(0, M).to(tl.int64),
         tl.arange(0, K).to(tl.int64),
@@ -51,24 +55,20 @@ def product(X, Y, Z, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HOW: tl.
     )
     x = tl.load(X + m[:, None] * K + k[None, :])
     y = tl.load(Y + k[:, None] * N + n[None, :])
-    z = tl.dot(x, y, input_precision=HOW)
+    z = tl.dot(x, y, input_precision=None if DOT == "default" else DOT)
     tl.store(Z + m[:, None] * N + n[None, :], z)
 
 
 @triton.jit
-def default_product(X, Y, Z, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
-    m, k, n = (
-        tl.arange(0, M).to(tl.int64),
-        tl.arange(0, K).to(tl.int64),
-        tl.arange(0, N).to(tl.int64),
-    )
-    x = tl.load(X + m[:, None] * K + k[None, :])
-    y = tl.load(Y + k[:, None] * N + n[None, :])
-    tl.store(Z + m[:, None] * N + n[None, :], tl.dot(x, y))
+def product_of_features(X, Y, Z, N: tl.constexpr, DOT: tl.constexpr):
+    n = tl.arange(0, N).to(tl.int64)
+    place = n[:, None] * N + n[None, :]
+    x, y = tl.load(X + place).to(tl.float32), tl.load(Y + place).to(tl.float32)
+    tl.store(Z + place, tl.dot(tl.exp(x), y, input_precision=DOT))
 
 
 @triton.jit
-def product_by_sums(X, Y, Z, M: tl.constexpr, N: tl.constexpr):
+def product_by_sums(X, Y, Z, M: tl.constexpr, N: tl.constexpr, DOT: tl.constexpr):
     m, n = tl.arange(0, M).to(tl.int64), tl.arange(0, N).to(tl.int64)
     x, y = tl.load(X + m[:, None] * N + n[None, :]), tl.load(Y + n)
     tl.store(Z + m, tl.sum(x.to(tl.float32) * y.to(tl.float32)[None, :], 1))
@@ -81,49 +81,47 @@ def refused(X, Y, n, BLOCK: tl.constexpr):
 
 
 class Deadly:
-    """Looks like a kernel until somebody asks for its arguments; then its process ends."""
+    """Looks like a kernel until somebody compiles it; then its process ends."""
+
+    __name__, arg_names = "deadly", ()
 
     @property
-    def arg_names(self):
+    def params(self) -> Any:
         os._exit(3)
 
+    def __getattr__(self, name: str) -> Any:
+        return self.params
 
-class Endless:
+
+class Endless(Deadly):
+    """The same, but it never comes back."""
+
     @property
-    def arg_names(self):
+    def params(self) -> Any:
         time.sleep(600)
 
 
-def cases(dtype: str, width: int) -> list[Case]:
-    pointer = f"*{dtype}"
-    flat = {"X": pointer, "Y": pointer, "n": "i32"}
-    tiles = {"X": pointer, "Y": pointer, "Z": "*fp32"}
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(4096, dtype=dtype, device="meta")
+
+
+def examples(dtype: str, width: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    x, f = numbers(runtime.DTYPES[dtype]), numbers(torch.float32)
     small = dict(M=16, K=16, N=16)
-    return [
-        Case("good", copy, flat, dict(BLOCK=128), 4, 1, tensor_cores=False),
-        Case("narrow", narrow_offset, flat, dict(BLOCK=128), 4, 1, tensor_cores=False),
-        Case("late", widened_too_late, {**flat, "stride": "i32"}, dict(BLOCK=128), 4, 1, False),
-        Case(
-            "spill",
-            too_many_registers,
-            {"X": "*fp32", "Y": "*fp32"},
-            dict(BLOCK=16_384),
-            1,
-            1,
-            tensor_cores=False,
-        ),
-        Case("memory", product, tiles, dict(M=128, K=512, N=128, HOW="ieee"), 8, 1),
-        Case("tf32", default_product, {**tiles, "X": "*fp32", "Y": "*fp32"}, small, 4, 1),
-        Case(
-            "stated",
-            product,
-            {**tiles, "X": "*fp32", "Y": "*fp32"},
-            {**small, "HOW": "tf32x3"},
-            4,
-            1,
-        ),
-        Case("sums", product_by_sums, tiles, dict(M=16, N=16), 4, 1),
-        Case("undeclared", copy, {"X": pointer}, dict(BLOCK=128), 4, 1),
-        Case("refused", refused, flat, dict(BLOCK=128), 4, 1),
-        Case("deadly", Deadly(), {}, {}, 4, 1),
-    ]
+
+    def launch(fault: str, kernel: Any, *args: Any, warps: int = 4, **constants: Any) -> Any:
+        options = {"num_warps": warps, "num_stages": 1}
+        return f", {fault}", partial(runtime.launch, kernel, (1,), *args, **constants, **options)
+
+    yield launch("good", copy, x, x, 1000, BLOCK=128)
+    yield launch("narrow", narrow_offset, x, x, 1000, BLOCK=128)
+    yield launch("late", widened_too_late, x, x, 1000, 7, BLOCK=128)
+    yield launch("spill", too_many_registers, f, f, BLOCK=16_384, warps=1)
+    yield launch("memory", product, x, x, f, M=128, K=512, N=128, DOT="ieee", warps=8)
+    yield launch("tf32", product, f, f, f, **small, DOT="default")
+    yield launch("stated", product, f, f, f, **small, DOT="tf32x3")
+    yield launch("cut", product_of_features, x, x, f, N=16, DOT="tf32")
+    yield launch("sums", product_by_sums, x, x, f, M=16, N=16, DOT="ieee")
+    yield launch("undeclared", copy, x, BLOCK=64)
+    yield launch("refused", refused, x, x, 1000, BLOCK=128)
+    yield launch("deadly", Deadly())

@@ -9,9 +9,8 @@ pytest.importorskip("triton")
 
 from course.feature_maps import get_feature_map
 from course.kernels import runtime
-from course.kernels.step import cases, sizes
 from course.linear import LinearState, linear_attention, linear_attention_step
-from tests.kernels.counting import data_operations
+from tests.kernels.watching import names, only_noted, poisoned
 from tests.mutants.kernels_linear import (
     B,
     D,
@@ -20,7 +19,6 @@ from tests.mutants.kernels_linear import (
     close,
     compare_step,
     past_of,
-    poisoned,
     qkv,
 )
 
@@ -80,10 +78,10 @@ def test_one_launch(name):
     """And not one torch operation that reads or writes data."""
     C = get_feature_map(name).width(D)
     inputs, past = token(), past_of(C, Dv)
-    with runtime.counting() as launches, data_operations() as touched:
+    with only_noted() as (launches, touched):
         linear_attention_step(*inputs, past, feature_map=name, impl="triton")
         linear_attention_step(*inputs, feature_map=name, impl="triton")
-    assert launches == ["linear_step"] * 2
+    assert names(launches) == ["linear_step"] * 2
     assert touched == []
 
 
@@ -105,7 +103,7 @@ def test_gradients_go_through_the_kernels_for_sequences(name):
         results.append([out, *new, *grads])
     names = ("out", "S", "z", "t", "dq", "dk", "dv", "dS", "dz")
     for want, got, what in zip(*results, names, strict=True):
-        close(got, want, what, 2e-5)
+        close(got, want, what, tolerance=2e-5)
 
 
 def test_no_gradient_no_graph():
@@ -131,42 +129,6 @@ def test_any_dtype_of_a_state_and_empty_axes():
     _, state = linear_attention_step(*token(H=0), impl="triton")
     _, state = linear_attention_step(*token(H=0), state, impl="triton")
     assert state.t.tolist() == [2] * B
-
-
-def test_heads_lie_on_the_first_axis_of_the_grid(monkeypatch):
-    grids = []
-    monkeypatch.setattr(runtime, "launch", lambda kernel, grid, *a, **o: grids.append(grid))
-    q = torch.zeros(1, 1, 2).expand(1, 70_000, 2)
-    linear_attention_step(q, q, q, impl="triton")
-    assert grids == [(70_000,)]
-
-
-def test_errors_are_those_of_the_torch_form():
-    q, k, v = token()
-    for arguments, options in (
-        ((q, k[:, :, :-1], v), {}),
-        ((q, k, v), {"feature_map": "identity"}),
-        ((q, k, v, past_of(Dv, D)), {}),
-    ):
-        messages = []
-        for impl in ("torch", "triton"):
-            with pytest.raises(ValueError) as error:
-                linear_attention_step(*arguments, impl=impl, **options)
-            messages.append(str(error.value))
-        assert messages[0] == messages[1]
-
-
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
-def test_cases(dtype):
-    """Taylor's keys have width 16, and its state 153 rows."""
-    for width, names in ((16, ["step_elu", "step_taylor"]), (256, ["step_elu"])):
-        found = cases(dtype, width)
-        assert [case.name for case in found] == names
-        for case in found:
-            assert set(case.values) <= set(case.signature)
-            assert not set(case.signature) & set(case.constexprs)
-    assert [case.constexprs["C"] for case in cases(dtype, 16)] == [16, 153]
-    assert sizes(153, 256) == {"BC": 64, "BV": 32}
 
 
 def test_batch_and_heads_are_not_mixed():

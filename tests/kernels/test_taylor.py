@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.feature_maps import get_feature_map
 from course.linear import LinearState, linear_attention, linear_attention_step
 from course.mixers import HybridMixer
 from course.transformer import TransformerConfig
+from tests.kernels.watching import names, only_noted
 from tests.mutants.kernels_taylor import (
     INTERPRETED,
     Example,
@@ -100,19 +100,6 @@ def test_no_tokens(taylor):
     assert out.shape == (1, 2, 0, 3)
     assert torch.equal(state.S, S) and torch.equal(state.z, start.z) and state.t == 4
     assert torch.equal(grad, torch.ones_like(S))
-
-
-def test_heads_lie_on_the_axis_that_is_long_enough(taylor, monkeypatch):
-    grids = []
-    launch = taylor.runtime.launch
-    monkeypatch.setattr(
-        taylor.runtime,
-        "launch",
-        lambda k, grid, *a, **o: (grids.append(grid), launch(k, grid, *a, **o)),
-    )
-    q, k, v = (x.requires_grad_() for x in Example(T=2).tensors()[:3])
-    taylor.linear_attention(q, k, v).sum().backward()
-    assert len(grids) == 5 and all(len(grid) == 1 for grid in grids)
 
 
 @pytest.mark.parametrize("cut", [16, 21])
@@ -212,40 +199,18 @@ def test_half_inputs_keep_float32_sums(taylor):
     assert state.z.max() > 65504
 
 
-class Operations(TorchDispatchMode):
-    """Counts what torch itself would launch on a GPU: all but views and allocations."""
-
-    FREE = ("empty", "view", "expand", "detach", "alias", "transpose", "as_strided", "new_empty")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if not name.startswith(self.FREE):
-            self.names.append(name)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("normalize", [True, False])
-def test_launches(taylor, monkeypatch, normalize):
-    """Kernels are only noted: the interpreter works with torch operations of its own."""
+def test_launches(normalize):
+    """Two forward and three backward, and not one torch operation that reads or writes data."""
     q, k, v = (x.requires_grad_() for x in Example(T=3).tensors()[:3])
     mask = torch.tensor([[True, False, True]])
-    launched: list[str] = []
-    monkeypatch.setattr(
-        taylor.runtime, "launch", lambda kernel, *_, **__: launched.append(kernel.__name__)
-    )
-    with Operations() as operations:
+    with only_noted() as (launches, touched):
         out = in_torch(q, k, v, key_mask=mask, scale=0.5, normalize=normalize, impl="triton")
-        assert launched == ["taylor_sums", "taylor_outputs"]
-        assert operations.names == []
-        launched.clear()
-        dout = out.detach()
-        torch.autograd.grad(out, (q, k, v), dout)
-        assert launched == ["taylor_deltas"] * normalize + ["taylor_sums", "taylor_gradients"]
-        assert operations.names == []
+    assert (names(launches), touched) == (["taylor_sums", "taylor_outputs"], [])
+    with only_noted() as (launches, touched):
+        torch.autograd.grad(out, (q, k, v), out.detach())
+    assert names(launches) == ["taylor_deltas"] * normalize + ["taylor_sums", "taylor_gradients"]
+    assert touched == []
 
 
 def test_the_hybrid_by_kernels_is_the_hybrid_in_torch():

@@ -1,37 +1,37 @@
-"""The fast checks of the linear-attention kernels, and wrong kernels that they must kill.
+"""The fast checks of the linear-attention kernels, and what they must kill.
 
-Subjects are ``course.kernels.linear`` and ``course.kernels.step``, or copies with a changed text.
-All memory that a kernel is given to fill holds NaN (−1 where whole numbers go), and inputs lie in
-the midst of NaN. Sizes are pairwise distinct. float32 tiles are 32×32: 35 tokens are two chunks.
+Subjects have the public functions of ``course.kernels.linear`` and ``course.kernels.step``: the
+modules, or the algorithm in plain PyTorch with one fault. All memory that a kernel is given to fill
+holds NaN (−1 where whole numbers go), and inputs lie in the midst of NaN. Sizes are pairwise
+distinct. float32 tiles are 32×32: 35 tokens are two chunks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-import importlib.util
-import inspect
 import math
-import pathlib
-import tempfile
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 
 from course.kernels import runtime
-from course.linear import LinearState
-from tests import oracles
+from course.state import LinearState
+from tests import drawing, oracles
+from tests.drawing import some
+from tests.kernels.watching import poisoned
 from tests.mutants import Check, Suite
 
 B, H, T, D, Dv = 2, 3, 35, 5, 7
 CHECKS: dict[str, Check] = {}
 STEP_CHECKS: dict[str, Check] = {}
 FLOAT32 = 4e-6  # of the largest entry: a few roundings
+draw = partial(drawing.draw, dtype=torch.float32)
+close = partial(drawing.close, tolerance=FLOAT32)
 
 
 def check(function: Check) -> Check:
@@ -44,17 +44,9 @@ def step_check(function: Check) -> Check:
     return function
 
 
-def draw(*shape: int, seed: int, std: float = 1.2) -> Tensor:
-    return std * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def qkv(T: int = T, S: int | None = None, **sizes: int) -> list[Tensor]:
-    b, h, d, dv = (
-        sizes.get(name, size)
-        for name, size in zip(("B", "H", "D", "Dv"), (B, H, D, Dv), strict=True)
-    )
-    S = T if S is None else S
-    return [draw(b, h, T, d, seed=1), draw(b, h, S, d, seed=2), draw(b, h, S, dv, seed=3)]
+def qkv(T: int = T, S: int | None = None, **sizes: int) -> tuple[Tensor, ...]:
+    sizes = {"B": B, "H": H, "D": D, "Dv": Dv} | sizes
+    return drawing.qkv(T, S, dtype=torch.float32, **sizes)
 
 
 def past_of(C: int, Dv: int, **sizes: int) -> LinearState:
@@ -66,37 +58,12 @@ def past_of(C: int, Dv: int, **sizes: int) -> LinearState:
     )
 
 
-def some(*shape: int) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(6)) < 0.67
-
-
 def amid_nan(x: Tensor) -> Tensor:
     """The same numbers in a buffer that is NaN for 64 places on every side and in between."""
     buffer = x.new_full([x.shape[0], x.shape[1], *(2 * n + 128 for n in x.shape[2:])], math.nan)
     view = buffer[(slice(None), slice(None), *(slice(64, 64 + 2 * n, 2) for n in x.shape[2:]))]
     view.copy_(x)
     return view
-
-
-def close(got: Tensor, expected: Tensor, what: object, tolerance: float = FLOAT32) -> None:
-    """Equal up to ``tolerance`` times the largest expected entry (or 1)."""
-    assert got.shape == expected.shape, (what, got.shape, expected.shape)
-    if got.numel():
-        gap = (got.detach().double() - expected.detach().double()).abs().max().item()
-        size = max(1.0, expected.detach().abs().max().item())
-        assert gap <= tolerance * size, (what, gap, size)
-
-
-@contextlib.contextmanager
-def poisoned() -> Iterator[None]:
-    honest = runtime.empty
-
-    def poison(*args: Any, **options: Any) -> Tensor:
-        x = honest(*args, **options)
-        return x.fill_(math.nan if x.is_floating_point() else -1)
-
-    with mock.patch.object(runtime, "empty", poison):
-        yield
 
 
 def features(name: str, x: Tensor) -> Tensor:
@@ -143,7 +110,7 @@ def definition(
 
 def compare(
     m: Any,
-    inputs: list[Tensor],
+    inputs: tuple[Tensor, ...],
     past: LinearState | None,
     *,
     tolerance: float = FLOAT32,
@@ -173,13 +140,13 @@ def compare(
     exact_grads = torch.autograd.grad(
         wanted, exact, [g.double() for g in dout], materialize_grads=True
     )
-    assert after.t.dtype == torch.int64
+    assert (after.S.dtype, after.z.dtype, after.t.dtype) == (torch.float32,) * 2 + (torch.int64,)
     assert torch.equal(after.t, seen + (0 if past is None else past.t)), after.t
     names = ("out", "S", "z", "dq", "dk", "dv", "dS", "dz")
     for name, x, y in zip(names, [*got, *grads], [*wanted, *exact_grads], strict=False):
         # What is summed in float32 has that precision, however short the inputs are.
         low = name in ("out", "dq", "dk", "dv")
-        close(x, y, name, tolerance if low else max(FLOAT32, tolerance / 8))
+        close(x, y, name, tolerance=tolerance if low else max(FLOAT32, tolerance / 8))
 
 
 @check
@@ -209,10 +176,10 @@ def far_negative_inputs_still_average(m: Any) -> None:
     mine = [(q - 20).requires_grad_(), (k - 20).requires_grad_(), v.requires_grad_()]
     exact = [x.detach().double().requires_grad_() for x in mine]
     out, wanted = m.linear_attention(*mine), definition(*exact, None)[0]
-    close(out, wanted, "output", 1e-5)
+    close(out, wanted, "output", tolerance=1e-5)
     grads = torch.autograd.grad(out.sum(), mine), torch.autograd.grad(wanted.sum(), exact)
     for x, y in zip(*grads, strict=True):
-        close(x, y, "gradient", 1e-5)
+        close(x, y, "gradient", tolerance=1e-5)
 
 
 @check
@@ -397,155 +364,287 @@ def a_half_token_keeps_float32_sums(m: Any) -> None:
     assert (after.z == 2**20 + 1).all() and (after.S == 2**20 + 1).all() and after.t == 10
 
 
-# Wrong ones: one function of the module with a part of its text replaced.
+# Wrong ones: the algorithms in plain PyTorch, with one fault ------------------------------------
 
 
-_FOLDER = tempfile.TemporaryDirectory()
+def pulled(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """``x``, whose gradient is changed on its way back."""
+    if not x.requires_grad:
+        return x
+    x = x.view_as(x)
+    x.register_hook(change)
+    return x
 
 
-def rewritten(name: str, function: str, *changes: str) -> types.ModuleType:
-    """A copy of a module; ``changes`` in pairs, old and new, each old exactly once in ``function``.
-
-    Triton reads a kernel's source from its file, so the copy has one.
-    """
-    source = inspect.getsource(importlib.import_module(name))
-    start = source.index(f"def {function}(")
-    end = source.index("\n\n\n", start)
-    text = source[start:end]
-    for old, new in zip(changes[::2], changes[1::2], strict=True):
-        assert text.count(old) == 1, (text.count(old), old)
-        text = text.replace(old, new)
-    path = pathlib.Path(tempfile.mkdtemp(dir=_FOLDER.name)) / f"{name.rpartition('.')[2]}.py"
-    path.write_text(source[:start] + text + source[end:], encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(f"{name}_changed", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def gradient_of(value: Tensor, other: Tensor) -> Tensor:
+    """``value``, with the gradient of ``other``."""
+    return value.detach() + (other - other.detach())
 
 
-MUTANTS: dict[str, Callable[[], Any]] = {}
-STEP_MUTANTS: dict[str, Callable[[], Any]] = {}
+class CancellingSums(torch.autograd.Function):
+    """Sums over all earlier chunks, whose gradient is a total minus a prefix."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(x[:1]), x.cumsum(0)[:-1]])
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor) -> Tensor:
+        return dx.sum(0) - dx.cumsum(0)
 
 
-def linear(mutant: str, function: str, *changes: str) -> None:
-    MUTANTS[mutant] = lambda: rewritten("course.kernels.linear", function, *changes)
+def read(x: Tensor, wrong: str) -> Tensor:
+    """A tensor as a kernel with a fault in its addresses reads it."""
+    rows, width = x.stride(-2), x.stride(-1)
+    inside = bool(x.storage_offset())  # cut out of a larger buffer
+    if wrong == "axes exchanged":
+        return x.transpose(0, 1).reshape(x.shape)
+    if wrong == "rows taken for dense":
+        rows = x.shape[-1]
+    if wrong == "columns taken for dense":
+        width = 1
+    strides = (*x.stride()[:2], rows, width)
+    if (rows, width) != x.stride()[2:]:
+        x = torch.as_strided(x, x.shape, strides)
+    if wrong == "rows beyond the end" and inside:
+        last = x.storage_offset() + x.shape[-2] * rows
+        x = x + 0 * torch.as_strided(x, (*x.shape[:2], 1, x.shape[-1]), strides, last)
+    if wrong == "columns beyond the end" and inside:
+        last = x.storage_offset() + x.shape[-1] * width
+        x = x + 0 * torch.as_strided(x, (*x.shape[:3], 1), strides, last)
+    return x
 
 
-def step(mutant: str, *changes: str, function: str = "linear_step") -> None:
-    STEP_MUTANTS[mutant] = lambda: rewritten("course.kernels.step", function, *changes)
+def phi(x: Tensor, name: str, wrong: str) -> Tensor:
+    """The map, with its own faults."""
+    if name == "relu":
+        return torch.where(x < 0, 0.0, x)
+    if name == "identity":
+        return x
+    below = x.clamp(max=0).exp()
+    if wrong == "elu as exp(x) - 1 + 1":
+        below = below - 1 + 1
+    f = torch.where(x > 0, x + 1, below)
+    return gradient_of(f, f * f.detach()) if wrong == "elu's slope below 0" else f
 
 
-ORDER = "A = tl.where(t[:, None] >= t[None, :], A, 0.0)"
-INSIDE = "inside = seen[:, None] & (d < width)[None, :]"
-SUM_z = "z += tl.sum(K, 0)"
-FIRST_S = "S += tl.load(S_0 + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)"
-FIRST_z = "z += tl.load(z_0 + b * stride_zb + h * stride_zh + c * stride_zc, c < C, 0.0)"
-LAST_dS = "dS += tl.load(dS_end + c[:, None] * stride_Sc + d[None, :] * stride_Sd, block, 0.0)"
-STORE_S = "tl.store(S_all + slot * C * Dv + place, S, block)"
-DELTA = "delta -= tl.sum(dN * _tile(out, stride_ot, stride_od, t, d, here, Dv), 1)"
-DIVIDE = "num / tl.where(none, 1.0, den)[:, None]"
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    feature_map: str = "elu",
+    causal: bool = True,
+    normalize: bool = True,
+    scale: float = 1.0,
+    key_mask: Tensor | None = None,
+    initial_state: LinearState | None = None,
+    return_state: bool = False,
+    wrong: str = "",
+) -> Any:
+    """Chunks of 32 tokens; gradients by autograd. ``wrong`` names its fault."""
+    (b, h, T, C), (S_len, Dv), dtype, size = q.shape, v.shape[2:], q.dtype, 32
+    q, k, v = (read(x, wrong).float() for x in (q, k, v))
+    root = scale if wrong == "scale twice" else scale**0.5
+    real = torch.ones(b, S_len, dtype=torch.bool) if key_mask is None else key_mask
+    if wrong == "another's mask":
+        real = real[:1].expand(b, S_len)
+    there = real[:, None, :, None]
+    if wrong == "a gradient for padding":
+        k = pulled(k, lambda g: g.masked_fill(~there, 1))
+    k, v = k.masked_fill(~there, 0), v.masked_fill(~there, 0)
+    if wrong == "no scale in dk":
+        k = pulled(k, lambda g: g / root)
+    if wrong == "keys end with the queries":
+        k = pulled(k, lambda g: torch.cat([g[:, :, :T], 0 * g[:, :, T:]], 2))
+    fq, fk = (phi(x * root, feature_map, wrong) for x in (q, k))
+    if wrong != "padding stays in z":
+        fk = fk.masked_fill(~there, 0)
+    fz = fk
+    fk = fk.masked_fill(~there, 0)
+    if wrong == "one block of features":
+        fq = torch.cat([fq[..., :32], 0 * fq[..., 32:]], -1)
 
-linear("no diagonal", "linear_outputs", ORDER, ORDER.replace(">=", ">"))
-linear("one of the future", "linear_outputs", ORDER, ORDER.replace("where(t[:", "where(1 + t[:"))
-linear(
-    "no diagonal backward", "linear_input_gradients", "past = t[:, None] >=", "past = t[:, None] >"
-)
-linear(
-    "order by a product", "linear_outputs", ORDER, "A *= (t[:, None] >= t[None, :]).to(tl.float32)"
-)
-linear(
-    "the last chunk dropped", "linear_states", "for g in range(G):", "for g in range(S_len // BT):"
-)
-linear("rows beyond the end", "_tile", INSIDE, "inside = (t[:, None] >= 0) & (d < width)[None, :]")
-linear("columns beyond the end", "_tile", INSIDE, "inside = seen[:, None] & (d >= 0)[None, :]")
-linear("rows taken for dense", "_tile", "t[:, None] * stride_t", "t[:, None] * width")
-linear("columns taken for dense", "_tile", "d[None, :] * stride_d", "d[None, :]")
-linear("axes exchanged", "linear_states", "k += b * stride_kb + h *", "k += h * stride_kb + b *")
-linear("another's mask", "linear_states", "stride_ms, b, s, S_len", "stride_ms, 0 * b, s, S_len")
-linear("scale twice", "_features", "width) * root", "width) * root * root")
-linear("no scale in dk", "linear_input_gradients", "(K, dK, MAP) * root", "(K, dK, MAP)")
-linear(
-    "padding stays in z",
-    "_features",
-    "return tl.where(seen[:, None] & (d < width)[None, :], f, 0.0)",
-    "return f",
-)
-linear("z starts from nothing", "linear_states", FIRST_z, "pass")
-linear("S starts from nothing", "linear_states", FIRST_S, "pass")
-linear("t counts padding", "linear_states", "count += seen", "count += (s < S_len)")
-linear(
-    "S with its own chunk", "linear_states", STORE_S, "pass", SUM_z, SUM_z + "\n        " + STORE_S
-)
-linear("one block of columns", "linear_outputs", "d = i_v * BV +", "d = i_v * 0 +")
-linear("one block of features", "linear_outputs", "range(0, C, BC)", "range(0, BC, BC)")
-linear("0/0", "linear_outputs", "tl.where(none[:, None], 0.0, " + DIVIDE + ")", "1e-3 + " + DIVIDE)
-linear("an epsilon", "linear_outputs", "none = den == 0", "den += 1e-6\n        none = den == 0")
-linear(
-    "divided in float16",
-    "linear_outputs",
-    "none = den == 0",
-    "none = den == 0\n        num = num.to(out.dtype.element_ty)",
-)
-linear(
-    "z in float16", "linear_states", SUM_z, SUM_z + "\n        z = z.to(tl.float16).to(tl.float32)"
-)
-linear("den has no gradient", "linear_input_gradients", DELTA, "pass")
-linear(
-    "z has no later gradient",
-    "linear_state_gradients",
-    "dz += tl.sum(Q * delta[:, None], 0)",
-    "pass",
-)
-linear("z from the first columns", "linear_state_gradients", "range(0, Dv, BV)", "range(0, BV, BV)")
-linear("the last S has no gradient", "linear_state_gradients", LAST_dS, "pass")
-linear("backward in the order of time", "linear_state_gradients", "g = G - 1 - back", "g = back")
-linear(
-    "elu as exp(x) - 1 + 1",
-    "feature_map",
-    "tl.exp(tl.where(x > 0, 0.0, x))",
-    "tl.exp(tl.where(x > 0, 0.0, x)) - 1 + 1",
-)
-linear(
-    "elu's slope below 0", "feature_gradient", "df = tl.where(f >= 1, 1.0, f) * df", "df = f * df"
-)
-linear(
-    "a gradient for padding",
-    "linear_input_gradients",
-    "dK = tl.where(seen[:, None], feature_gradient(K, dK, MAP) * root, 0.0)",
-    "dK = feature_gradient(K, dK, MAP) * root",
-)
-linear("keys end with the queries", "linear_input_gradients", "b, t, S_len", "b, t, T")
+    S_0, z_0 = torch.zeros(b, h, C, Dv), torch.zeros(b, h, C)
+    t = torch.zeros(b, dtype=torch.int64)
+    if initial_state is not None:
+        S_0, z_0, t = initial_state.S.float(), initial_state.z.float(), initial_state.t
+        S_0 = 0 * S_0 if wrong == "S starts from nothing" else S_0
+        z_0 = 0 * z_0 if wrong == "z starts from nothing" else z_0
+    t = t + (S_len if wrong == "t counts padding" else real.sum(-1))
 
-DOWN = "tl.sum(phi_q[:, None] * S, 0)"
-OLD_S = "S_old + c[:, None] * stride_Sc + d[None, :] * stride_Sd, "
-NEW_S = "S_new + n * C * Dv + c[:, None] * Dv + d[None, :], "
-DIVIDE = "num / tl.where(total == 0, 1.0, total)"
-FROM_ROW = "(i * D - i * (i - 1) // 2)"
+    keys, queries = (range(0, n, size) for n in (S_len, T))
+    added = [fk[:, :, g : g + size].mT @ v[:, :, g : g + size] for g in keys]
+    added_z = [fz[:, :, g : g + size].sum(2) for g in keys]
+    if wrong == "the last chunk dropped" and S_len % size:
+        added[-1], added_z[-1] = 0 * added[-1], 0 * added_z[-1]
+    S_end, z_end = S_0 + sum(added), z_0 + sum(added_z)
+    if wrong == "z in float16":
+        z_end = z_0
+        for z in fz.unbind(2):
+            z_end = (z_end + z).half().float()
+    S_read = gradient_of(S_end, S_0) if wrong == "the last S has no gradient" else S_end
+    z_read = gradient_of(z_end, z_0) if wrong == "z has no later gradient" else z_end
+    sums = list(added)
+    if wrong == "a later sum is a total minus a prefix" and added:
+        sums = list(CancellingSums.apply(torch.stack(added)))
 
-step(
-    "output before update", DOWN, "tl.sum(phi_q[:, None] * (S - phi_k[:, None] * v_t[None, :]), 0)"
-)
-step("z from nothing", "z += tl.load(z_old + c * stride_zc, c < C, 0.0)", "pass")
-step("in place", NEW_S, OLD_S)
-step("S taken for dense", OLD_S, "S_old + c[:, None] * Dv + d[None, :], ")
-step("one block of rows", "range(0, C, BC)", "range(0, BC, BC)")
-step("one block of columns", "d = i_v * BV +", "d = i_v * 0 +")
-step("0/0", "tl.where(total == 0, 0.0, " + DIVIDE + ")", "1e-3 + " + DIVIDE)
-step("t stands still", "t = 1", "t = 0")
-step("scale in q only", "(k, stride_kd, c, D, C, root, MAP)", "(k, stride_kd, c, D, C, 1.0, MAP)")
-step(
-    "squares weigh as pairs",
-    "tl.where(i == j, 0.7071067811865476, 1.0)",
-    "1.0",
-    function="_features",
-)
-step(
-    "pairs backwards",
-    f"j = pair - {FROM_ROW} + i",
-    f"j = D - 1 - pair + {FROM_ROW}",
-    function="_features",
-)
+    outs = []
+    for g, first in enumerate(queries):
+        Q = fq[:, :, first : first + size]
+        if causal:
+            K, V = fk[:, :, first : first + size], v[:, :, first : first + size]
+            S = S_0 + (
+                sums[g]
+                if wrong == "a later sum is a total minus a prefix"
+                else sum(added[: g + (wrong == "S with its own chunk")])
+            )
+            z = z_0 + sum(added_z[:g])
+            if wrong == "backward in the order of time":
+                S = gradient_of(S, S_0 + sum(added[g + 1 :]))
+            if wrong == "z has no later gradient":
+                z = gradient_of(z, z_0)
+            shift = {"no diagonal": -1, "one of the future": 1}.get(wrong, 0)
+            order = torch.ones(Q.shape[2], K.shape[2], dtype=torch.bool).tril(shift)
+            A = Q @ K.mT
+            A = A * order if wrong == "order by a product" else A.masked_fill(~order, 0)
+            if wrong == "no diagonal backward":
+                A = gradient_of(A, A.tril(-1))
+            num, den = A @ V + Q @ S, A.sum(-1) + (Q @ z.unsqueeze(-1)).squeeze(-1)
+        else:
+            num, den = Q @ S_read, (Q @ z_read.unsqueeze(-1)).squeeze(-1)
+        if wrong == "one block of columns" and Dv > 32:
+            num = torch.cat([num[..., :32], num[..., : Dv - 32]], -1)
+        if wrong == "den has no gradient":
+            den = den.detach()
+        if wrong == "an epsilon":
+            den = den + 1e-6
+        if wrong == "divided in float16":
+            num = num.to(dtype).float()
+        if normalize:
+            none = (den == 0).unsqueeze(-1)
+            quotient = num / den.unsqueeze(-1).masked_fill(none, 1)
+            num = quotient + 1e-3 if wrong == "0/0" else quotient.masked_fill(none, 0)
+        outs.append(num)
+    out = (torch.cat(outs, 2) if outs else (fq @ S_end)).to(dtype)
+    if not return_state:
+        return out
+    return out, LinearState(S_read, z_read if causal else z_end, t)
+
+
+MUTANTS: dict[str, Callable[[], Any]] = {
+    name: partial(SimpleNamespace, linear_attention=partial(chunked, wrong=name))
+    for name in (
+        "no diagonal",
+        "one of the future",
+        "no diagonal backward",
+        "order by a product",
+        "the last chunk dropped",
+        "rows beyond the end",
+        "columns beyond the end",
+        "rows taken for dense",
+        "columns taken for dense",
+        "axes exchanged",
+        "another's mask",
+        "scale twice",
+        "no scale in dk",
+        "padding stays in z",
+        "z starts from nothing",
+        "S starts from nothing",
+        "t counts padding",
+        "S with its own chunk",
+        "one block of columns",
+        "one block of features",
+        "0/0",
+        "an epsilon",
+        "divided in float16",
+        "z in float16",
+        "den has no gradient",
+        "z has no later gradient",
+        "the last S has no gradient",
+        "backward in the order of time",
+        "a later sum is a total minus a prefix",
+        "elu as exp(x) - 1 + 1",
+        "elu's slope below 0",
+        "a gradient for padding",
+        "keys end with the queries",
+    )
+}
+
+
+def one_token(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: LinearState | None = None,
+    *,
+    feature_map: str = "elu",
+    normalize: bool = True,
+    scale: float = 1.0,
+    wrong: str = "",
+) -> tuple[Tensor, LinearState]:
+    """The step in plain PyTorch; ``wrong`` names its fault."""
+    (b, h, _), Dv, dtype = q.shape, v.shape[-1], q.dtype
+    q, k, v = (x.float() for x in (q, k, v))
+    roots = (scale**0.5, 1.0 if wrong == "scale in q only" else scale**0.5)
+    fq, fk = (
+        taylor_features(x * root, wrong)
+        if feature_map == "taylor"
+        else phi(x * root, feature_map, "")
+        for x, root in zip((q, k), roots, strict=True)
+    )
+    S, z = torch.zeros(b, h, fk.shape[-1], Dv), torch.zeros(b, h, fk.shape[-1])
+    t = torch.zeros(b, dtype=torch.int64)
+    if state is not None:
+        S, z, t = state
+        if wrong == "S taken for dense":
+            S = torch.as_strided(S, S.shape, torch.empty(S.shape, device="meta").stride())
+        if wrong == "z from nothing":
+            z = 0 * z
+    before, old = S, (S, z, t)
+    S, z = S + fk.unsqueeze(-1) * v.unsqueeze(-2), z + fk
+    seen = before if wrong == "output before update" else S
+    rows = slice(None, 64 if wrong == "one block of rows" else None)
+    num = (fq.unsqueeze(-1) * seen)[:, :, rows].sum(2)
+    if wrong == "one block of columns" and Dv > 32:
+        num = torch.cat([num[..., :32], num[..., : Dv - 32]], -1)
+    if normalize:
+        den = (fq * z).sum(-1, keepdim=True)
+        quotient = num / den.masked_fill(den == 0, 1)
+        num = quotient + 1e-3 if wrong == "0/0" else quotient.masked_fill(den == 0, 0)
+    if wrong == "in place" and state is not None:
+        old[0].copy_(S)
+    t = t if wrong == "t stands still" else t + 1
+    return num.to(dtype), LinearState(S, z, t)
+
+
+def taylor_features(x: Tensor, wrong: str) -> Tensor:
+    D = x.shape[-1]
+    columns = [torch.ones_like(x[..., 0]), *x.unbind(-1)]
+    for i in range(D):
+        row = range(D - 1, i - 1, -1) if wrong == "pairs backwards" else range(i, D)
+        for j in row:
+            weight = math.sqrt(0.5) if i == j and wrong != "squares weigh as pairs" else 1.0
+            columns.append(weight * x[..., i] * x[..., j])
+    return torch.stack(columns, -1)
+
+
+STEP_MUTANTS: dict[str, Callable[[], Any]] = {
+    name: partial(SimpleNamespace, linear_attention_step=partial(one_token, wrong=name))
+    for name in (
+        "output before update",
+        "z from nothing",
+        "in place",
+        "S taken for dense",
+        "one block of rows",
+        "one block of columns",
+        "0/0",
+        "t stands still",
+        "scale in q only",
+        "squares weigh as pairs",
+        "pairs backwards",
+    )
+}
 
 # Where kernels are compiled, or there is no Triton, nothing here can run.
 SUITES: list[Suite] = []

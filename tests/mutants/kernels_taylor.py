@@ -1,6 +1,6 @@
-"""The fast checks of ``course.kernels.taylor`` when interpreted, and wrong kernels they kill.
+"""The fast checks of ``course.kernels.taylor`` when interpreted, and what they must kill.
 
-A subject is the module; a wrong one is its source with one part replaced. Tiles are small here, so
+A subject is the module, or the algorithm in plain PyTorch with one fault. Tiles are small here, so
 that few tokens make several tiles, chunks and blocks of columns: 16 tokens, 32, and 16.
 """
 
@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
-import inspect
-import itertools
 import math
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
-import pytest
 import torch
 from torch import Tensor
 
 from course.feature_maps import get_feature_map
 from course.kernels import runtime
-from course.linear import LinearState
-from tests import oracles
+from course.state import LinearState
+from tests import drawing, oracles
+from tests.kernels.watching import poisoned
 from tests.mutants import Check, Suite
+from tests.mutants.kernels_linear import gradient_of, pulled, read, taylor_features
 
 CHECKS: dict[str, Check] = {}
 NAMES = ("out", "S", "z", "dq", "dk", "dv", "dk of the past", "dv of the past")
+draw = partial(drawing.draw, dtype=torch.float32)
 
 
 def check(function: Check) -> Check:
@@ -36,19 +36,15 @@ def check(function: Check) -> Check:
     return function
 
 
-def draw(*shape: int, seed: int, std: float = 1.2) -> Tensor:
-    return std * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 @contextlib.contextmanager
 def small_and_poisoned(m: Any, *, small: bool = True) -> Iterator[None]:
     """Small tiles, and outputs that are NaN until a kernel writes them."""
-    with pytest.MonkeyPatch.context() as patch:
-        if small:
-            patch.setattr(m, "_blocks", lambda dtype, Dv, **_: m._Blocks(16, 16, 4, 1))
-            patch.setattr(m, "CHUNK", 32)
-        empty = runtime.empty
-        patch.setattr(runtime, "empty", lambda *a, **o: empty(*a, **o).fill_(math.nan))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(poisoned())
+        if small and hasattr(m, "sizes"):
+            tiles = {"BT": 16, "BV": 16, "num_warps": 4, "num_stages": 1}
+            stack.enter_context(mock.patch.object(m, "sizes", lambda dtype, Dv, **_: tiles))
+            stack.enter_context(mock.patch.object(m, "CHUNK", 32))
         yield
 
 
@@ -221,76 +217,118 @@ def a_query_that_sees_nothing(m: Any) -> None:
             assert not g.any(), "a gradient"
 
 
-# Wrong ones: the source with a part replaced, loaded from a file of its own, because the
-# interpreter reads the source of what it runs.
+# Wrong ones: the algorithm in plain PyTorch, with one fault -------------------------------------
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
-_NUMBER = itertools.count()
+
+def chunked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = True,
+    normalize: bool = True,
+    scale: float = 1.0,
+    key_mask: Tensor | None = None,
+    initial_state: LinearState | None = None,
+    return_state: bool = False,
+    wrong: str = "",
+) -> Any:
+    """Chunks of 32 tokens; gradients by autograd. ``wrong`` names its fault."""
+    (B, H, T, D), (S_len, Dv), dtype, size = q.shape, v.shape[2:], q.dtype, 32
+    q, k, v = (read(x, wrong).float() for x in (q, k, v))
+    root = scale**0.5
+    real = torch.ones(B, S_len, dtype=torch.bool) if key_mask is None else key_mask
+    there = real[:, None, :, None] | (wrong == "padding is a token")
+    if wrong == "the constant feature of padding pulls":
+        v = pulled(v, lambda g: g.masked_fill(~there, 1))
+    k, v = k.masked_fill(~there, 0), v.masked_fill(~there, 0)
+    fq, fk = (taylor_features(x * root, wrong) for x in (q, k))
+    if wrong == "half of the symmetric state is not read":
+        i, j = torch.triu_indices(D, D)
+        pairs = root**2 * k[..., i] * k[..., j].detach() * torch.where(i == j, 0.5**0.5, 1)
+        fk = gradient_of(fk, torch.cat([fk[..., : 1 + D], pairs], -1))
+    fk = fk.masked_fill(~there, 0)
+
+    C = fk.shape[-1]
+    S_0, z_0, t = torch.zeros(B, H, C, Dv), torch.zeros(B, H, C), torch.zeros(B).long()
+    if initial_state is not None:
+        S_0, z_0, t = initial_state
+    t = t + real.sum(-1)
+    keys, queries = (range(0, n, size) for n in (S_len, T))
+    added = [fk[:, :, g : g + size].mT @ v[:, :, g : g + size] for g in keys]
+    added_z = [fk[:, :, g : g + size].sum(2) for g in keys]
+    if wrong == "the last ragged tile is dropped" and S_len % size:
+        added[-1], added_z[-1] = 0 * added[-1], 0 * added_z[-1]
+    S_end, z_end = S_0 + sum(added), z_0 + sum(added_z)
+
+    outs = []
+    for g, first in enumerate(queries):
+        here = slice(first, first + size)
+        Q, S, z = fq[:, :, here], S_end, z_end
+        if causal:
+            S, z = S_0 + sum(added[:g]), z_0 + sum(added_z[:g])
+        if wrong == "time is not reversed":
+            S = gradient_of(S, S_0 + sum(added[g + 1 :]))
+        if wrong == "nothing flows through z":
+            z = z.detach()
+        if wrong == "w takes part in every block of columns":
+            z = gradient_of(z, -(-Dv // 16) * z)
+        num, den = Q @ S, (Q @ z.unsqueeze(-1)).squeeze(-1)
+        if causal:
+            scores = q[:, :, here] @ k[:, :, here].mT
+            if wrong != "the scale acts on features only":
+                scores = scores * scale
+            order = torch.ones(scores.shape[-2:], dtype=torch.bool)
+            order = order.tril(-1 if wrong == "the current token is hidden" else 0)
+            order = order & there.mT[:, :, :, here]
+            A = 1 + scores + scores**2 / 2
+            if wrong == "the slope of s² is forgotten":
+                A = gradient_of(A, scores)
+            A, every = A.masked_fill(~order, 0), A
+            if wrong == "the future pulls":
+                A = gradient_of(A, every)
+            num, den = num + A @ v[:, :, here], den + A.sum(-1)
+        if wrong == "nothing flows through the denominator":
+            den = den.detach()
+        if wrong == "the numerator is half before it is divided":
+            num = num.to(dtype).float()
+        if normalize:
+            none = (den == 0).unsqueeze(-1)
+            quotient = num / den.unsqueeze(-1).masked_fill(none, 1)
+            num = quotient + (wrong == "nothing divided by nothing") * 1e-3
+            num = num if wrong == "nothing divided by nothing" else num.masked_fill(none, 0)
+        outs.append(num)
+    out = (torch.cat(outs, 2) if outs else fq @ S_end).to(dtype)
+    return (out, LinearState(S_end, z_end, t)) if return_state else out
+
+
+MUTANTS: dict[str, Callable[[], Any]] = {
+    name: partial(SimpleNamespace, linear_attention=partial(chunked, wrong=name))
+    for name in (
+        "the current token is hidden",
+        "the future pulls",
+        "the slope of s² is forgotten",
+        "the last ragged tile is dropped",
+        "time is not reversed",
+        "squares weigh as pairs",
+        "half of the symmetric state is not read",
+        "nothing flows through z",
+        "nothing flows through the denominator",
+        "w takes part in every block of columns",
+        "padding is a token",
+        "the constant feature of padding pulls",
+        "the scale acts on features only",
+        "columns taken for dense",
+        "columns beyond the end",
+        "the numerator is half before it is divided",
+        "nothing divided by nothing",
+    )
+}
 
 
 def _real() -> Any:
     return importlib.import_module("course.kernels.taylor")
 
 
-def _edited(old: str, new: str, count: int = 1) -> Any:
-    source = inspect.getsource(_real())
-    assert source.count(old) == count, (old, source.count(old))
-    name = f"taylor_{next(_NUMBER)}"
-    path = Path(_FOLDER.name) / f"{name}.py"
-    path.write_text(source.replace(old, new), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _mutant(old: str, new: str, count: int = 1) -> Callable[[], Any]:
-    return lambda: _edited(old, new, count)
-
-
-_SIGHT = "past = (t[:, None] <= u[None, :]) if QUERY else (t[:, None] >= u[None, :])"
-
-MUTANTS: dict[str, Callable[[], Any]] = {
-    "the current token is hidden": _mutant(
-        _SIGHT, _SIGHT.replace("<=", "<").replace(">=", ">"), count=2
-    ),
-    "the future pulls": _mutant("ds = tl.where(past, dA * (1.0 + s), 0.0)", "ds = dA * (1.0 + s)"),
-    "the slope of s² is forgotten": _mutant("dA * (1.0 + s)", "dA"),
-    "the last ragged tile is dropped": _mutant(
-        "tl.minimum(T, (g + 1) * chunk), BT)", "tl.minimum(T // BT * BT, (g + 1) * chunk), BT)"
-    ),
-    "time is not reversed": _mutant("g = chunks - 1 - step if QUERY else step", "g = step"),
-    "squares count like products of two": _mutant("tl.where(d == i, _ROOT_HALF, 0.0)", "(d == i)"),
-    "half of the symmetric state is not read": _mutant(
-        "low, high = tl.minimum(i, d), tl.maximum(i, d)", "low, high = i, d"
-    ),
-    "nothing flows through z": _mutant(" + w[:, None] * z_i[None, :]", ""),
-    "nothing flows through the denominator": _mutant(" + w[:, None] * w_u[None, :]", ""),
-    "w takes part in every block of columns": _mutant("w = tl.where(first == 0, w, 0.0)", "w += 0"),
-    "padding is a token": _mutant(
-        "seen = seen & (tl.load(mask + t * stride_ms, mask=seen, other=0) != 0)", "seen = seen"
-    ),
-    "the constant feature of padding pulls": _mutant(
-        "dV = tl.where(real[:, None] > 0, dV, 0.0)", "dV = dV"
-    ),
-    "the scale acts on features only": _mutant(" * (root * root)", "", count=2),
-    "a value column is assumed next to the last": _mutant(
-        "d.to(tl.int64)[None, :] * stride_d", "d.to(tl.int64)[None, :]"
-    ),
-    "what lies beside a tile is read": _mutant(
-        "mask=seen[:, None] & (d < width)[None, :], other=0.0",
-        "mask=seen[:, None] & (d < width + 1)[None, :], other=0.0",
-    ),
-    "the numerator is half before it is divided": _mutant(
-        "num = num / total[:, None]",
-        "num = num.to(out.dtype.element_ty).to(tl.float32) / total[:, None]",
-    ),
-    "nothing divided by nothing": _mutant(
-        'total = tl.where(total == 0, float("inf"), total)', "total = total + 0"
-    ),
-}
-
-# Where there is a GPU, kernels are compiled for it, and these tensors lie on the CPU.
-INTERPRETED = importlib.util.find_spec("triton") is not None and not torch.cuda.is_available()
+INTERPRETED = runtime.refusal(torch.zeros(1)) is None
 SUITES = [Suite("kernels.taylor", _real, MUTANTS, CHECKS)] if INTERPRETED else []

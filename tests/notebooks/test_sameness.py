@@ -9,14 +9,15 @@ import pytest
 from course import averaging
 from tests.notebooks.sameness import complaints
 
-TARGET = "course.averaging.mean_matrix"
+TARGET = "course.averaging.mean_by_matrix"
 SAME = """
-def triangle(T, dtype=None, device=None):
-    require_positive("T", T, minimum=0)  # a comment
+def average(x):
+    T = x.shape[-2]  # a comment
 
-    ones = torch.ones(T, T, dtype=dtype, device=device).tril()
-    return ones / torch.arange(1, T + 1,
-                               dtype=dtype, device=device)[:, None]
+    past = x.new_ones(T, T).tril()
+    A = past / past.sum(
+        -1, keepdim=True)
+    return A @ x
 """
 LINES = SAME.split("\n\n")[1].replace("    ", "").split("return")[0]
 
@@ -27,7 +28,7 @@ def told(source: str, *tags: str) -> list[str]:
 
 
 def test_the_reference_as_it_stands() -> None:
-    for name in ("mean_matrix", "prefix_mean"):
+    for name in ("mean_by_matrix", "prefix_mean"):
         source = inspect.getsource(getattr(averaging, name))
         assert told(source, "training", f"same-as:course.averaging.{name}") == []
     assert told("1 / 0", "training") == []
@@ -37,12 +38,12 @@ def test_the_reference_as_it_stands() -> None:
     ("source", "renamed"),
     [
         (SAME, ""),
-        (f"import torch\n{SAME}\ntriangle(3)", ""),  # one function among other lines
-        (SAME.replace("    require", '    """The mean."""\n    require', 1), ""),
-        (SAME.replace("ones", "A").replace("torch.A", "torch.ones"), ";A=ones"),
-        (SAME.replace("T", "n").replace('"n"', '"T"'), ";n=T"),
+        (f"import torch\n{SAME}\naverage(x)", ""),  # one function among other lines
+        (SAME.replace("    T =", '    """The mean."""\n    T =', 1), ""),
+        (SAME.replace("past", "before"), ";before=past"),
+        (SAME.replace("T =", "n =").replace("T, T", "n, n"), ";n=T"),
         (LINES, ""),  # a part, outside a function
-        (LINES.replace("ones =", "A ="), ";A=ones"),
+        (LINES.replace("A =", "W ="), ";W=A"),
     ],
 )
 def test_the_same_lines(source: str, renamed: str) -> None:
@@ -52,16 +53,12 @@ def test_the_same_lines(source: str, renamed: str) -> None:
 @pytest.mark.parametrize(
     ("source", "tag", "complaint"),
     [
-        (
-            SAME.replace("T + 1", "T"),
-            TARGET,
-            "is 'return ones / torch.arange(1, T + 1, dtype=dtype",
-        ),
-        (SAME.replace("ones", "A").replace("torch.A", "torch.ones"), TARGET, "'A = torch.ones("),
+        (SAME.replace("-1", "0"), TARGET, "is 'A = past / past.sum(-1, keepdim=True)"),
+        (SAME.replace("past", "before"), TARGET, "'before = x.new_ones("),
         (SAME + "    return 1\n", TARGET, "'return 1' is 'nothing more'"),
-        (SAME.split("    return")[0], TARGET, "'nothing more' is 'return ones"),
-        (LINES.replace("tril", "triu"), TARGET, "has no 'ones = torch.ones"),
-        (LINES + "x = 1", TARGET, "'x = 1' is 'return ones"),
+        (SAME.split("    return")[0], TARGET, "'nothing more' is 'return A @ x"),
+        (LINES.replace("tril", "triu"), TARGET, "has no 'past = x.new_ones(T, T).triu()"),
+        (LINES + "y = 1", TARGET, "'y = 1' is 'return A @ x"),
         ("# nothing", TARGET, "empty"),
         ("def f(:", TARGET, "invalid syntax"),
         (SAME, "course.averaging.no_such", "the package has no such function"),
