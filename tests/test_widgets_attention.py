@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -64,10 +65,10 @@ def test_readers_may_have_chosen_other_defaults_in_pytorch() -> None:
     code = (
         "import torch; torch.set_default_dtype(torch.float16)\n"
         "from course.widgets import AttentionExplorer as A\n"
-        "print(repr(A(head=2).arrays['weights'][-1].tolist()))"
+        "print(A(head=2).arrays['weights'][-1].tolist())"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert eval(there.stdout) == pytest.approx(here[-1].tolist(), abs=1e-12)
+    assert json.loads(there.stdout) == pytest.approx(here[-1].tolist(), abs=1e-12)
 
 
 def test_the_model_is_loaded_by_the_first_sentence_not_by_the_import() -> None:
