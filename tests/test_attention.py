@@ -661,7 +661,9 @@ def test_the_layer_passes_the_implementation_on() -> None:
 @pytest.mark.parametrize(
     "options", [{"causal": True}, {"causal": True, "window": 64}, {"window": 9}]
 )
-@pytest.mark.parametrize(("T_", "S_"), [(1100, 1100), (1500, 1100), (30, 1100), (1100, 30), (1100, 2)])
+@pytest.mark.parametrize(
+    ("T_", "S_"), [(1100, 1100), (1500, 1100), (30, 1100), (1100, 30), (1100, 2)]
+)
 def test_blocks_of_queries_are_the_whole(T_: int, S_: int, options: dict[str, Any]) -> None:
     """Longer than a block of queries, where each block gets only the keys that it can reach."""
     inputs = qkv(T_, S_, B=1, H=2)
