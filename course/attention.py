@@ -116,7 +116,8 @@ def softmax_attention(
     A query that may look at nothing gets zeros, and gives zero gradient. A key that no query may
     look at has no influence, whatever it holds (NaN too). A NaN that some query may look at can
     reach the other queries of its head, because a weight of 0 times NaN is NaN. Second derivatives
-    and forward mode (``torch.func.jvp``) are those of ``reference``: PyTorch's kernels refuse them.
+    and forward mode (``torch.func.jvp``) need ``impl="reference"``: PyTorch's fused kernels refuse
+    them (``RuntimeError``, ``NotImplementedError``), and so do ours.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
     the wrong shape, a mask that is not boolean, a scale that is no finite number, or an unknown

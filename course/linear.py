@@ -5,7 +5,8 @@
 The four forms below go through that recurrence in four ways. They get features Q = φ(q), K = φ(k)
 ``[…, T, C]`` and values V that carry a 1 in their last column: what is summed there is z, so that
 one matrix ``S […, C, Dv + 1]`` holds both sums, and the division comes last. Each returns the pair
-(sums read, new S). Notebook 07 derives them in the same lines.
+(sums read, new S). Notebook 07 derives them in the same lines. Here S is the state, as in the
+formula; the number of keys is written ``S_len``. Tokens lie on rows, so S_tᵀ φ(q_t) is ``q @ S``.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the fi
 
 
 def parallel(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """All similarities at once, the future cut off: a table of T×T."""
+    """``Q S + tril(Q Kᵀ) V``: all similarities at once, the future cut off: a table of T×T."""
     out = Q @ S + (Q @ K.mT).tril() @ V
     return out, S + K.mT @ V
 
 
 def scan(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """All states at once, by running sums: T + 1 matrices, the first from before all tokens."""
+    """``S_t = S_0 + k_1 v_1ᵀ + … + k_t v_tᵀ`` for all t: T + 1 matrices by running sums."""
     states = torch.cat([S[..., None, :, :], K[..., :, None] * V[..., None, :]], -3).cumsum(-3)
     out = (Q[..., None, :] @ states[..., 1:, :, :])[..., 0, :]
     return out, states[..., -1, :, :]
 
 
 def recurrent(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One state, token after token: write first, then read."""
+    """``S_t = S_{t−1} + k_t v_tᵀ``, then ``q_t S_t``: one state, token after token."""
     out = []
     for q, k, v in zip(Q.split(1, -2), K.split(1, -2), V.split(1, -2), strict=True):
         S = S + k.mT @ v
@@ -64,7 +65,7 @@ def recurrent(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tenso
 def chunk(
     Q: Tensor, K: Tensor, V: Tensor, S: Tensor, size: int = CHUNK_SIZE
 ) -> tuple[Tensor, Tensor]:
-    """Inside a chunk the table, which is small; between chunks the state."""
+    """``q S + tril(q kᵀ) v`` a chunk, then ``S + kᵀ v``: a small table inside, S between."""
     out = []
     for q, k, v in zip(Q.split(size, -2), K.split(size, -2), V.split(size, -2), strict=True):
         out.append(q @ S + (q @ k.mT).tril() @ v)
@@ -73,12 +74,12 @@ def chunk(
 
 
 def quadratic(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-causal, by the table of T×S."""
+    """Non-causal, ``Q S + (Q Kᵀ) V``: the table of T×S."""
     return Q @ S + (Q @ K.mT) @ V, S + K.mT @ V
 
 
 def one_state(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-causal, by one state: every query reads the same sums."""
+    """Non-causal, ``Q (S + Kᵀ V)``: every query reads the same sums."""
     S = S + K.mT @ V
     return Q @ S, S
 
