@@ -2,9 +2,10 @@
 
     o_t = Σ_i w_ti v_i      w_t = softmax(scale · q_t·k_i + bias_ti) over the keys i that t may see
 
-Three implementations of one function: ``reference`` is that formula, line by line, and the one to
-read; ``torch`` hands the same problem to PyTorch's fused kernels (:mod:`course.engine.softmax`) and
-is the one to use; ``triton`` is the course's own GPU kernel, which is there to be read as well.
+Three implementations of one function: ``reference`` is :func:`formula`, the one to read (notebook
+02 derives the same lines); ``torch`` hands the same problem to PyTorch's fused kernels
+(:mod:`course.engine.softmax`) and is the one to use; ``triton`` is the course's own GPU kernel,
+which is there to be read as well.
 """
 
 from __future__ import annotations
@@ -53,23 +54,16 @@ def causal_mask(
     return near(T, S, S - T, causal=True, window=window, device=device)
 
 
-def _reference(
-    q: Tensor, k: Tensor, v: Tensor, see: Tensor, bias: Tensor | None, scale: float
+def formula(
+    q: Tensor, k: Tensor, v: Tensor, see: Tensor, bias: Tensor | float = 0.0, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """The weights ``[B,H,T,S]`` and the average of the values ``[B,H,T,Dv]``.
 
-    ``see``: boolean, broadcasts to ``[B,H,T,S]``.
+    ``see``: boolean, broadcasts to ``[B,H,T,S]``; every query sees at least one key.
     """
-    looks, seen = see.any(-1).unsqueeze(-1), see.any(-2).unsqueeze(-1)
-    # 0 · NaN is NaN: a query that sees nothing, and a key that nobody sees, are cleared first.
-    q, k, v = q.masked_fill(~looks, 0), k.masked_fill(~seen, 0), v.masked_fill(~seen, 0)
-    scores = (q @ k.mT) * scale
-    if bias is not None:
-        scores = scores + bias
-    # −∞ is beaten by no score. A row of nothing but −∞ would be 0/0, so such a row gets equal
-    # scores instead and loses its weights afterwards: zero output, zero gradient.
-    scores = scores.masked_fill(~see, -torch.inf).masked_fill(~looks, 0)
-    weights = scores.softmax(-1).masked_fill(~looks, 0)
+    scores = q @ k.mT * scale + bias
+    scores = scores.masked_fill(~see, -torch.inf)  # no score is below −∞
+    weights = scores.softmax(-1)
     return weights, weights @ v
 
 
@@ -122,7 +116,8 @@ def softmax_attention(
     A query that may look at nothing gets zeros, and gives zero gradient. A key that no query may
     look at has no influence, whatever it holds (NaN too). A NaN that some query may look at can
     reach the other queries of its head, because a weight of 0 times NaN is NaN. Second derivatives
-    and forward mode (``torch.func.jvp``) are those of ``reference``: PyTorch's kernels refuse them.
+    and forward mode (``torch.func.jvp``) need ``impl="reference"``: PyTorch's fused kernels refuse
+    them (``RuntimeError``, ``NotImplementedError``), and so do ours.
 
     Raises ``ValueError`` naming the argument for a wrong rank, unequal sizes, a mask or bias of
     the wrong shape, a mask that is not boolean, a scale that is no finite number, or an unknown
@@ -204,12 +199,21 @@ def _by_formula(
     window: int | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
+    """:func:`formula`, with queries that see nothing and keys that nobody sees cleared."""
     T, S = q.shape[2], k.shape[2]
     see = visible(mask, bias, near(T, S, S - T, causal=causal, window=window, device=q.device))
+    looks, seen = see.any(-1).unsqueeze(-1), see.any(-2).unsqueeze(-1)
     wide = torch.promote_types(q.dtype, torch.float32)
+    # 0 · NaN is NaN. And a row of nothing but −∞ would be 0/0: such a row sees everything, with
+    # equal scores, and loses its weights afterwards: zero output, zero gradient.
+    q_seen, k_seen, v_seen = (
+        x.to(wide).masked_fill(~keep, 0) for x, keep in ((q, looks), (k, seen), (v, seen))
+    )
+    see = see | ~looks
+    added = 0.0 if bias is None else bias.masked_fill(~looks, 0)
     with without_autocast(q.device):
-        weights, out = _reference(q.to(wide), k.to(wide), v.to(wide), see, bias, scale)
-    return weights.to(q.dtype), out.to(q.dtype)
+        weights, out = formula(q_seen, k_seen, v_seen, see, added, scale)
+    return weights.masked_fill(~looks, 0).to(q.dtype), out.masked_fill(~looks, 0).to(q.dtype)
 
 
 class MultiHeadAttention(nn.Module):

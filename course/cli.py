@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from course import __version__
 
@@ -38,7 +37,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     for name, (module, summary) in COMMANDS.items():
         if name == command:
             importlib.import_module(module).add_parser(subparsers)
-        elif _exists(module):
+        else:
             subparsers.add_parser(name, help=summary)
     return parser
 
@@ -50,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # ✓ on a console that has no such sign
             stream.reconfigure(errors="replace")
     command = next((a for a in arguments if not a.startswith("-")), None)
-    parser = build_parser(command if command in COMMANDS and _exists(_module(command)) else None)
-    parsed = parser.parse_args(arguments)
-    if not hasattr(parsed, "run"):
-        parser.print_help()
-        return 2
     try:
+        parser = build_parser(command)
+        parsed = parser.parse_args(arguments)
+        if not hasattr(parsed, "run"):
+            parser.print_help()
+            return 2
         status = int(parsed.run(parsed) or 0)
         sys.stdout.flush()
         return status
@@ -65,28 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `course … | head`: nobody reads on, also not what exit would flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (OSError, ValueError) as error:
-        # A place that cannot be read or written, a full disk, a value that cannot be: all of them
-        # say what came and where. Anything else is a fault of the course and shows its traceback.
+    except (ImportError, OSError, ValueError) as error:
+        # A package that does not start, a place that cannot be read or written, a full disk, a
+        # value that cannot be: all of them say what came and where. Anything else is a fault of
+        # the course and shows its traceback.
         print(f"course {command}: {error}", file=sys.stderr)
         return 1
-
-
-def _module(command: str) -> str:
-    return COMMANDS[command][0]
-
-
-def _exists(module: str) -> bool:
-    # find_spec("course.a.b") would import course.a, and whatever that imports.
-    package, name = Path(__file__).parents[1], module
-    if module.startswith("course.kernels."):
-        # A folder of its own beside course/ in the sources, inside it once installed; importing
-        # the package itself loads nothing.
-        import course.kernels
-
-        package, name = Path(course.kernels.__path__[0]), module.removeprefix("course.kernels.")
-    file = package.joinpath(*name.split("."))
-    return file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
 
 
 if __name__ == "__main__":

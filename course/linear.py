@@ -3,8 +3,10 @@
     S_t = S_{t−1} + φ(k_t) v_tᵀ      z_t = z_{t−1} + φ(k_t)      o_t = S_tᵀ φ(q_t) / φ(q_t)·z_t
 
 The four forms below go through that recurrence in four ways. They get features Q = φ(q), K = φ(k)
-and values V that carry a 1 in their last column: what is summed there is z, so that one matrix
-``S [C, Dv + 1]`` holds both sums, and the division comes last. Each returns (sums read, new S).
+``[…, T, C]`` and values V that carry a 1 in their last column: what is summed there is z, so that
+one matrix ``S […, C, Dv + 1]`` holds both sums, and the division comes last. Each returns the pair
+(sums read, new S). Notebook 07 derives them in the same lines. Here S is the state, as in the
+formula; the number of keys is written ``S_len``. Tokens lie on rows, so S_tᵀ φ(q_t) is ``q @ S``.
 """
 
 from __future__ import annotations
@@ -39,47 +41,55 @@ CHUNK_SIZE = 64  # operations are fewest at 1, but products of 64×64 are the fi
 
 
 def parallel(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """All similarities at once, the future cut off: a table of T×T."""
+    """``Q S + tril(Q Kᵀ) V``: all similarities at once, the future cut off: a table of T×T."""
     out = Q @ S + (Q @ K.mT).tril() @ V
     return out, S + K.mT @ V
 
 
 def scan(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """All states at once, by running sums: T + 1 matrices, the first from before all tokens."""
-    states = torch.cat([S[:, :, None], K[..., :, None] * V[..., None, :]], 2).cumsum(2)
-    out = (Q[..., None, :] @ states[:, :, 1:])[..., 0, :]
-    return out, states[:, :, -1]
+    """``S_t = S_0 + k_1 v_1ᵀ + … + k_t v_tᵀ`` for all t: T + 1 matrices by running sums."""
+    states = torch.cat([S[..., None, :, :], K[..., :, None] * V[..., None, :]], -3).cumsum(-3)
+    out = (Q[..., None, :] @ states[..., 1:, :, :])[..., 0, :]
+    return out, states[..., -1, :, :]
 
 
 def recurrent(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """One state, token after token: write first, then read."""
+    """``S_t = S_{t−1} + k_t v_tᵀ``, then ``q_t S_t``: one state, token after token."""
     out = []
-    for q, k, v in zip(Q.split(1, 2), K.split(1, 2), V.split(1, 2), strict=True):
+    for q, k, v in zip(Q.split(1, -2), K.split(1, -2), V.split(1, -2), strict=True):
         S = S + k.mT @ v
         out.append(q @ S)
-    return torch.cat(out, 2), S
+    return torch.cat(out, -2), S
 
 
 def chunk(
     Q: Tensor, K: Tensor, V: Tensor, S: Tensor, size: int = CHUNK_SIZE
 ) -> tuple[Tensor, Tensor]:
-    """Inside a chunk the table, which is small; between chunks the state."""
+    """``q S + tril(q kᵀ) v`` a chunk, then ``S + kᵀ v``: a small table inside, S between."""
     out = []
-    for q, k, v in zip(Q.split(size, 2), K.split(size, 2), V.split(size, 2), strict=True):
+    for q, k, v in zip(Q.split(size, -2), K.split(size, -2), V.split(size, -2), strict=True):
         out.append(q @ S + (q @ k.mT).tril() @ v)
         S = S + k.mT @ v
-    return torch.cat(out, 2), S
+    return torch.cat(out, -2), S
 
 
 def quadratic(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-causal, by the table of T×S."""
+    """Non-causal, ``Q S + (Q Kᵀ) V``: the table of T×S."""
     return Q @ S + (Q @ K.mT) @ V, S + K.mT @ V
 
 
 def one_state(Q: Tensor, K: Tensor, V: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-causal, by one state: every query reads the same sums."""
+    """Non-causal, ``Q (S + Kᵀ V)``: every query reads the same sums."""
     S = S + K.mT @ V
     return Q @ S, S
+
+
+def one_token(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of the RNN, on rows ``[…, 1, ·]``: numerator, denominator, and the new sums."""
+    S, z = S + k.mT @ v, z + k
+    return q @ S, q @ z.mT, S, z
 
 
 def divide(sums: Tensor) -> Tensor:
@@ -284,11 +294,10 @@ def linear_attention_step(
         place = past.t[:, None, None] if getattr(fm, "positional", False) else None
         Q = features(fm, root, q_t.to(wide).unsqueeze(2), place, None)
         K = features(fm, root, k_t.to(wide).unsqueeze(2), place, None)
-        S = past.S + K.mT @ v_t.to(wide).unsqueeze(2)
-        z = past.z + K.squeeze(2)
-        num, den = (Q @ S).squeeze(2), (Q.squeeze(2) * z).sum(-1, keepdim=True)
+        V = v_t.to(wide).unsqueeze(2)
+        num, den, S, z = one_token(Q, K, V, past.S, past.z.unsqueeze(2))
         out = divide(torch.cat([num, den], -1)) if normalize else num
-        return out.to(q_t.dtype), LinearState(S, z, past.t + 1)
+        return out.squeeze(2).to(q_t.dtype), LinearState(S, z.squeeze(2), past.t + 1)
 
 
 # What was passed in

@@ -139,7 +139,7 @@ def tasks(device: str) -> list[Task]:
                 name = f"{kind}, {'forward and backward' if backward else 'forward'}, T = {T:,}"
                 contenders = {
                     who: _both(call, inputs, dout) if backward else _forward(call, inputs)
-                    for who, call in _rivals(kind).items()
+                    for who, call in rivals(kind).items()
                 }
                 found.append(
                     Task(name, attention_work(T, kind=kind, backward=backward), contenders)
@@ -164,7 +164,7 @@ def tasks(device: str) -> list[Task]:
     return found
 
 
-def _rivals(kind: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def rivals(kind: str) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
     if kind == "softmax":
         return {
             "course, triton": lambda q, k, v: softmax_attention(

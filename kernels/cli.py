@@ -76,7 +76,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         print(error)
         return 2
     started = time.perf_counter()
-    rows = aot.compile_all(wanted, processes=arguments.jobs, progress=_progress)
+    rows = aot.compile_all(wanted, processes=arguments.jobs, progress=progress)
     seconds, failures = time.perf_counter() - started, aot.failures(rows)
     version = importlib.metadata.version("triton")
     if arguments.json:
@@ -119,7 +119,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     )
 
 
-def _progress(done: int, of: int, name: str) -> None:
+def progress(done: int, of: int, name: str) -> None:
     # A bar where somebody looks, a line a tenth where the output is kept.
     if sys.stderr.isatty():
         filled = 30 * done // of

@@ -237,12 +237,13 @@ def linear_state_gradients(
         over = _inverse(den_all, n, t, T, NORMALIZE)
         dN = _tile(d_out, stride_gt, stride_gd, t, d, here, Dv) * over[:, None]
         dS = product(tl.trans(Q), dN, dS, DOT)
-        if NORMALIZE and i_v == 0:  # z has no columns: one program for all of them
+        if NORMALIZE:
+            mine = here & (i_v == 0)  # z has no columns: one program for all of them
             delta = tl.zeros([BT], tl.float32)
             for d_0 in range(0, Dv, BV):
                 d_here = (d_0 + tl.arange(0, BV)).to(tl.int64)
-                dN = _tile(d_out, stride_gt, stride_gd, t, d_here, here, Dv) * over[:, None]
-                delta -= tl.sum(dN * _tile(out, Dv, 1, t, d_here, here, Dv), 1)
+                dN = _tile(d_out, stride_gt, stride_gd, t, d_here, mine, Dv) * over[:, None]
+                delta -= tl.sum(dN * _tile(out, Dv, 1, t, d_here, mine, Dv), 1)
             dz += tl.sum(Q * delta[:, None], 0)
     if not CAUSAL:  # every query reads the same state
         tl.store(dS_all + n * C * Dv + place, dS, block)

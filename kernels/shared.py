@@ -117,9 +117,10 @@ def precision(x: Tensor) -> str:
     """
     if x.dtype == torch.float32:
         return runtime.DOT
-    old = x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 0)
-    exact = runtime.DOT == "ieee" or old or runtime.is_interpreted(tile)
-    return "ieee" if exact else "tf32"
+    old = x.is_cuda and torch.cuda.get_device_properties(x.device).major < 8
+    # What torch.compile traces is not interpreted, and it cannot ask.
+    interpreted = not torch.compiler.is_compiling() and runtime.is_interpreted(tile)
+    return "ieee" if runtime.DOT == "ieee" or old or interpreted else "tf32"
 
 
 def pointer(x: Tensor | None, like: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from course.kernels import runtime
 from course.kernels.shared import (
+    ALL_REGISTERS,
     block,
     first_order,
     pointer,
@@ -393,6 +394,7 @@ def _launch(
         DOT=runtime.DOT,
         num_warps=size.warps,
         num_stages=size.stages,
+        **ALL_REGISTERS,
         **more,
     )
 

@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -15,12 +16,25 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import course.widgets
-from course.widgets import Explorer
+from course.widgets import AttentionExplorer, Explorer
+from course.widgets.attention import UNTRAINED
 
-EXPLORERS: tuple[type[Explorer], ...] = tuple(
-    getattr(course.widgets, name)
-    for name in course.widgets.__all__
-    if name.endswith("Explorer") and name != "Explorer"
+
+class UntrainedAttentionExplorer(AttentionExplorer):
+    """The other half of its controls: those that are idle with the trained model."""
+
+    controls = AttentionExplorer.controls | {
+        "vectors": replace(AttentionExplorer.controls["vectors"], value=UNTRAINED)
+    }
+
+
+EXPLORERS: tuple[type[Explorer], ...] = (
+    *(
+        getattr(course.widgets, name)
+        for name in course.widgets.__all__
+        if name.endswith("Explorer") and name != "Explorer"
+    ),
+    UntrainedAttentionExplorer,
 )
 
 

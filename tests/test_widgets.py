@@ -64,6 +64,8 @@ def test_every_control_changes_what_is_seen_and_said(kind, explorer) -> None:
     start = dict(explorer.values)
     seen, said = picture(explorer), explorer.status
     for name, control in kind.controls.items():
+        if name in kind.idle(start):
+            continue
         other = [value for value in control.grid() if value != start[name]]
         explorer.set_values(**{name: other[-1]})
         assert (picture(explorer) != seen).any(), f"{name} moves nothing in the picture"
@@ -73,6 +75,23 @@ def test_every_control_changes_what_is_seen_and_said(kind, explorer) -> None:
         assert spoken(explorer, "status") == explorer.status
         explorer.set_values(**start)
     assert (picture(explorer) == seen).all() and explorer.status == said, "back is not the start"
+
+
+def test_an_idle_control_is_greyed_out_and_changes_nothing(kind, explorer) -> None:
+    idle = kind.idle(explorer.values)
+    seen, said = picture(explorer), explorer.status
+    for name, control in kind.controls.items():
+        greyed = [w.disabled for w in walk(explorer) if named_by(w, control)]
+        assert greyed and set(greyed) == {name in idle}, name
+        if name in idle:
+            explorer.set_values(**{name: control.grid()[-1]})
+            assert (picture(explorer) == seen).all() and explorer.status == said
+
+
+def named_by(widget: ipw.Widget, control) -> bool:
+    """Whether the widget is a part of this control: a button and a sentence are of none."""
+    words = getattr(widget, "description", "")
+    return words == control.label or words.startswith(f"{control.label}, a number")
 
 
 def test_artists_are_made_once(kind, explorer) -> None:

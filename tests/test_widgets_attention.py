@@ -1,19 +1,133 @@
-"""The explorer of attention: symmetry of one role, masks, any sentence, its words."""
+"""The explorer of attention: the trained model's own maps; untrained symmetry; any sentence."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
 
 import ipywidgets as ipw
 import numpy as np
 import pytest
+import torch
 
+from course import pretrained
 from course.widgets import AttentionExplorer
-from course.widgets.attention import CAUSAL, FREE, ONE_ROLE, TWO_ROLES, embed, fixed_normal
-from tests.exploring import Marks, compute_of, page, part, spoken
+from course.widgets.attention import (
+    CAUSAL,
+    FREE,
+    ONE_ROLE,
+    TRAINED,
+    TWO_ROLES,
+    UNTRAINED,
+    embed,
+    fixed_normal,
+)
+from course.widgets.trained import split_pieces
+from tests.exploring import (
+    Marks,
+    UntrainedAttentionExplorer,
+    compute_of,
+    page,
+    part,
+    spoken,
+)
 
-attend = compute_of(AttentionExplorer)
-
+look_up = compute_of(AttentionExplorer)
+attend = compute_of(UntrainedAttentionExplorer)
 
 HEADS = range(1, 5)
+SENTENCES = ["my cat lay on the mat because it was warm", "one", "O Romeo, 猫", "the king " * 18]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_the_maps_are_those_of_the_trained_model(sentence: str) -> None:
+    model, tokenizer, _ = pretrained.load("shakespeare")
+    tokens = torch.tensor([tokenizer.encode(sentence.strip()).ids])
+    for block, maps in enumerate(model.attention_maps(tokens), 1):
+        for head in HEADS:
+            arrays = look_up(sentence=sentence.strip(), block=block, head=head)
+            assert np.abs(arrays["weights"] - maps[0, head - 1].numpy()).max() < 1e-6
+            seen = np.where(arrays["visible"], arrays["scores"], -np.inf)
+            e = np.exp(seen - seen.max(1, keepdims=True))
+            assert np.allclose(arrays["weights"], e / e.sum(1, keepdims=True), atol=1e-12)
+
+
+def test_the_scale_multiplies_the_models_own() -> None:
+    own, double, none = (look_up(block=2, head=3, scale=scale) for scale in (1.0, 2.0, 0.0))
+    assert np.allclose(double["scores"], 2 * own["scores"])
+    T = len(none["words"])
+    assert np.allclose(none["weights"], np.tri(T) / np.arange(1, T + 1)[:, None])
+
+
+def test_readers_may_have_chosen_other_defaults_in_pytorch() -> None:
+    here = look_up(head=2)["weights"]
+    code = (
+        "import torch; torch.set_default_dtype(torch.float16)\n"
+        "from course.widgets import AttentionExplorer as A\n"
+        "print(A(head=2).arrays['weights'][-1].tolist())"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(there.stdout) == pytest.approx(here[-1].tolist(), abs=1e-12)
+
+
+def test_the_model_is_loaded_by_the_first_sentence_not_by_the_import() -> None:
+    code = (
+        "from course import pretrained\nload, calls = pretrained.load, []\n"
+        "pretrained.load = lambda name: calls.append(name) or load(name)\n"
+        "from course.widgets import AttentionExplorer\nprint(calls)\n"
+        "explorer = AttentionExplorer(vectors='untrained')\nprint(calls)\n"
+        "explorer.set_values(vectors='trained on Shakespeare')\n"
+        "explorer.set_values(block=2)\nprint(calls)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["[]", "[]", "['shakespeare']"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pieces"),
+    [
+        ("the king", ["the", "·king"]),
+        ("mat at", ["m", "at", "·at"]),
+        ("猫 $x$", ["E7", "8C", "AB", "·", "$", "x", "$"]),
+    ],
+)
+def test_a_piece_shows_its_space_and_its_bytes(sentence: str, pieces: list[str]) -> None:
+    assert split_pieces(sentence)[1] == look_up(sentence=sentence)["words"] == pieces
+
+
+def test_a_sentence_of_too_many_pieces_gets_a_sentence() -> None:
+    explorer = AttentionExplorer()
+    kept = explorer.values["sentence"]
+    part(explorer, ipw.Text, "Sentence").value = "x" * 41
+    assert spoken(explorer, "alert") == (
+        f"Sentence: expected at most 40 pieces for the trained model, got 41. It stays at “{kept}”."
+    )
+    assert explorer.values["sentence"] == kept
+    explorer.set_values(vectors=UNTRAINED, sentence="x" * 41)  # one word there
+    part(explorer, ipw.Dropdown, "Vectors").value = TRAINED
+    assert spoken(explorer, "alert").endswith("got 41. It stays at “untrained”.")
+    assert explorer.arrays["words"] == ["x" * 41]
+
+
+def test_the_status_says_how_much_each_place_gets() -> None:
+    explorer = AttentionExplorer(head=3)
+    weights, T = explorer.arrays["weights"], 17
+    previous = np.mean([weights[t, t - 1] for t in range(2, T)])
+    itself = np.mean([weights[t, t] for t in range(2, T)])
+    first = np.mean([weights[t, 0] for t in range(2, T)])
+    assert previous > 0.9  # of the eight heads the one that is easiest to name
+    assert explorer.status == (
+        f"Block 1, head 3 puts ≈ {100 * previous:.0f} % on the previous piece, ≈ "
+        f"{100 * itself:.0f} % on the piece itself and ≈ {100 * first:.0f} % on the first one "
+        "(means from the third piece on; equal weights would put 13 % on each). The last piece "
+        f"“m” gives most weight, ≈ {weights[-1].max():.2f}, to “·war”, 1 before it."
+    )
+    explorer.set_values(scale=0)
+    assert "at 0 times its own scale puts ≈ 13 % on the previous piece, ≈ 13 %" in explorer.status
+    assert "17 pieces of “my cat" in explorer.alt(explorer.values, explorer.arrays)
+    explorer.set_values(sentence="the king")
+    assert ": too few pieces for a mean. The last piece “·king” gives" in explorer.status
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -28,7 +142,7 @@ def test_one_role_is_symmetric_to_the_bit_two_roles_are_not(head: int) -> None:
 def test_with_one_role_and_equal_lengths_every_word_likes_itself_best(head: int) -> None:
     equal = attend(head=head, equal=True)["scores"]
     assert (equal.argmax(1) == np.arange(10)).all()
-    assert np.allclose(equal.diagonal(), 16 * 0.25)
+    assert np.allclose(equal.diagonal(), 16 / 4)
     two = attend(head=head, equal=True, roles=TWO_ROLES)["scores"]
     assert (two.argmax(1) == np.arange(10)).sum() <= 4
 
@@ -39,7 +153,7 @@ def test_with_unequal_lengths_some_word_likes_another_better() -> None:
 
 
 @pytest.mark.parametrize("look", [CAUSAL, FREE])
-@pytest.mark.parametrize("scale", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
 def test_weights_are_the_softmax_of_the_visible_scores(look: str, scale: float) -> None:
     arrays = attend(look=look, scale=scale, roles=TWO_ROLES)
     scores, T = arrays["scores"], 10
@@ -90,12 +204,13 @@ def test_sentences_of_a_wrong_length_get_a_sentence(typed: str, came: str) -> No
     assert field.value == kept and explorer.values["sentence"] == kept
 
 
+@pytest.mark.parametrize("vectors", [TRAINED, UNTRAINED])
 @pytest.mark.parametrize(
     "sentence",
-    ["one", "$ $$ \\frac{", "<img src=x onerror=y> & “q”", "猫 💥 ñ", "w " * 40, "x" * 500],
+    ["one", "$ $$ \\frac{", "<img src=x onerror=y> & “q”", "猫 💥 ñ", "w " * 40, "x" * 40],
 )
-def test_any_sentence_can_be_drawn(sentence: str) -> None:
-    explorer = AttentionExplorer(sentence="a b")
+def test_any_sentence_can_be_drawn(sentence: str, vectors: str) -> None:
+    explorer = AttentionExplorer(sentence="a b", vectors=vectors)
     explorer.set_values(sentence=sentence)
     assert explorer.png().startswith(b"\x89PNG")
     assert spoken(explorer, "status") == explorer.status  # escaped once, not twice
@@ -104,7 +219,7 @@ def test_any_sentence_can_be_drawn(sentence: str) -> None:
 
 
 def test_the_status_counts_what_is_drawn() -> None:
-    explorer = AttentionExplorer(roles=ONE_ROLE, equal=True)
+    explorer = AttentionExplorer(vectors=UNTRAINED, roles=ONE_ROLE, equal=True)
     assert "differ by 0; 10 of 10 words score themselves highest" in explorer.status
     explorer.set_values(roles=TWO_ROLES)
     scores = explorer.arrays["scores"]

@@ -55,7 +55,11 @@ class SoftmaxMixer(Mixer):
             self.attention.W_o = nn.Identity()  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x [B,T,E]`` → ``[B,T,E]``; in training a share ``dropout`` of the weights is 0."""
+        """``x [B,T,E]`` → ``[B,T,E]``.
+
+        In training a share ``dropout`` of the weights is 0. Only the formula has weights that one
+        can drop, so a training pass with dropout builds the table of weights whatever ``impl``.
+        """
         q, k, v = self._heads(x, first=0)
         if self.training and self.dropout:
             weights = attention_weights(q, k, **self._options(q, k))

@@ -202,11 +202,13 @@ class AttentionExplorer(Explorer):
 
     def _label(self, words: list[str]) -> None:
         """Words beside the rows of the first map and under the columns of both."""
-        renderer = FigureCanvasAgg(self.figure).get_renderer()
-        for axes, rows in ((self._maps[0][0], words), (self._maps[1][0], None)):
+        left, right = (axes for axes, _, _ in self._maps)
+        for axes, rows in ((left, words), (right, None)):
             label_tokens(axes, rows=rows, columns=words, upright=len(words) < 6)
-            heights = [w.get_window_extent(renderer).height for w in axes.get_xticklabels()]
-            deep = max(heights) / self.figure.dpi + 0.16  # inches, down to the axis' own name
+        renderer = FigureCanvasAgg(self.figure).get_renderer()
+        heights = [w.get_window_extent(renderer).height for w in left.get_xticklabels()]
+        deep = max(heights) / self.figure.dpi + 0.16  # inches, down to the axis' own name
+        for axes in (left, right):
             axes.xaxis.set_label_coords(0.5, -deep / _SIDE)
         self._labelled = words
 
@@ -264,7 +266,7 @@ def _where_it_looks(values: dict[str, Any], weights: np.ndarray) -> str:
         return f"{head}: too few pieces for a mean."
     shares = weights.diagonal(-1)[1:], weights.diagonal()[2:], weights[2:, 0]
     previous, itself, first = (f"≈ {number(100 * share.mean(), 0)} %" for share in shares)
-    equal = np.mean([1 / (t + 1) for t in range(2, len(weights))])
+    equal = float(np.mean([1 / (t + 1) for t in range(2, len(weights))]))
     return (
         f"{head} puts {previous} on the previous piece, {itself} on the piece itself and {first} "
         f"on the first one (means from the third piece on; equal weights would put "

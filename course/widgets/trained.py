@@ -63,8 +63,8 @@ def heads_of_block(block: int, sentence: str) -> Heads:
     ids, pieces = split_pieces(sentence)
     model, _ = _stored()
     x = model.embed(torch.tensor([ids], device="cpu"))
-    for earlier in model.blocks[: block - 1]:
-        x = earlier(x)
+    for index in range(block - 1):
+        x = model.blocks[index](x)
     here = model.blocks[block - 1]
     assert isinstance(here.mixer, SoftmaxMixer)
     q, k, _ = here.mixer.attention.heads(here.mixer_norm(x))

@@ -179,9 +179,10 @@ def test_own_sentence_and_two_roles(lab: Lab) -> None:
     field = output.get_by_role("textbox", name="Sentence")
     field.fill("the dog saw the <b>dog</b> & $x$")
     field.press("Enter")
+    output.get_by_role("combobox", name="Vectors").select_option("untrained")
     output.get_by_role("combobox", name="Roles").select_option("two roles: q ≠ k")
     wanted = AttentionExplorer(
-        sentence="the dog saw the <b>dog</b> & $x$", roles="two roles: q ≠ k"
+        sentence="the dog saw the <b>dog</b> & $x$", vectors="untrained", roles="two roles: q ≠ k"
     )
     playwright.expect(output.locator("[role=status]")).to_have_text(wanted.status, timeout=PATIENCE)
     output.locator("[role=status]").scroll_into_view_if_needed()

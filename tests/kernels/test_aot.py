@@ -443,7 +443,7 @@ def test_the_command_prints_a_table_and_names_what_failed(capsys, monkeypatch):
 
 def test_progress_is_a_line_a_tenth_where_nobody_looks(capsys):
     for done in range(1, 41):
-        kernels_cli._progress(done, 40, "linear, forward")
+        kernels_cli.progress(done, 40, "linear, forward")
     assert capsys.readouterr().err.splitlines() == [f"compiled {n} of 40" for n in range(4, 41, 4)]
 
 
@@ -451,12 +451,16 @@ def test_progress_is_a_line_a_tenth_where_nobody_looks(capsys):
 
 
 @needs_triton
-def test_every_kernel_passes_on_two_chips():
-    """A sample of the matrix: every kernel, in half precision and in float32, for two makers."""
+def test_every_kernel_passes_on_some_chip():
+    """A sample of the matrix: every kernel once, for both makers, in half precision and float32."""
     rows = []
-    for dtype, archs in (("bf16", ("sm_90", "gfx942")), ("fp32", ("sm_86",))):
-        wanted = Wanted(aot.MODULES, (dtype,), (64,), archs, without_hints=False)
-        rows += aot.compile_all(wanted)
+    for module, dtype, arch in (
+        ("softmax", "bf16", "sm_90"),
+        ("linear", "fp16", "gfx942"),
+        ("taylor", "fp32", "sm_86"),
+        ("step", "fp16", "sm_80"),
+    ):
+        rows += aot.compile_all(Wanted((module,), (dtype,), (64,), (arch,), without_hints=False))
     assert {row.module for row in rows} == set(aot.MODULES)
     assert aot.failures(rows) == []
 

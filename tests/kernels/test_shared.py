@@ -141,7 +141,7 @@ def one_token(q, k, v):
 for function in (attend, linear, taylor, one_token):
     for wanted in (False, True):
         torch._dynamo.reset()
-        given = [torch.randn(1, 1, 5, 16, requires_grad=wanted) for _ in range(3)]
+        given = [torch.randn(1, 1, 5, 16).half().requires_grad_(wanted) for _ in range(3)]
         torch.compile(function, fullgraph=True, backend=backend)(*given)
 print(json.dumps([sum("TritonKernelWrapper" in kind for kind in graph) for graph in graphs]))
 """

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.kernels import runtime
 
-# Memory is only handed out; a pointer is moved.
-FREE = {"empty", "empty_like", "new_empty", "empty_strided", "set_"}
+# Memory is only handed out; a pointer is moved; dtypes are compared.
+FREE = {"empty", "empty_like", "new_empty", "empty_strided", "set_", "promote_types"}
 
 
 @contextlib.contextmanager
