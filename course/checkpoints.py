@@ -28,7 +28,8 @@ class DamagedCheckpoint(UnusableCheckpoint):
 def prepare(path: str | Path) -> Path:
     """The path with ``~`` filled in, its folder made; ``ValueError`` unless it can be written."""
     try:
-        path = Path(path).expanduser()
+        # Through a link: what lies at its end is written, the link itself stays.
+        path = Path(path).expanduser().resolve()
         if path.is_dir():
             raise ValueError(f"checkpoint: expected a file, got the folder {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +117,7 @@ def describe(
             name: f"{x.dtype} {list(x.shape)}".removeprefix("torch.")
             for name, x in tensors(model).items()
         },
+        "trained": {_plain(name): p.requires_grad for name, p in model.named_parameters()},
     }
 
 

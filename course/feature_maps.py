@@ -308,7 +308,7 @@ def features(
     if key_mask is None:
         return f
     # φ(0) need not be 0: padding must leave z as well as S.
-    hidden = ~key_mask.view(len(key_mask), *[1] * (f.ndim - 3), -1, 1)
+    hidden = ~key_mask.view(len(key_mask), *[1] * (f.ndim - 3), key_mask.shape[1], 1)
     return f.masked_fill(hidden, 0)
 
 

@@ -35,7 +35,8 @@ def sinusoids(
     _require_pairs("E", E)
     angles = _angles(_places(T, offset), E, base)
     table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).float()
-    return table.to(torch.get_default_device() if device is None else device)
+    # A new tensor lies on the default device; torch.compile does not follow the question for it.
+    return table.to(torch.empty(0).device if device is None else device)
 
 
 def apply_rope(

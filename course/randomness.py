@@ -1,4 +1,4 @@
-"""Random numbers that start from a seed and leave everybody else's streams as they were."""
+"""What is changed for a while and put back: streams of random numbers, a model's mode."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+@contextmanager
+def mode_kept(model: nn.Module) -> Iterator[None]:
+    """Inside, ``model`` may be put into train or eval mode; afterwards each part is as it was."""
+    modes = [(part, part.training) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 @contextmanager

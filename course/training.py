@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course import checkpoints
-from course.inputs import require_number, require_positive, require_rank
-from course.randomness import devices_of, random_states, seeded, set_random_states
+from course.inputs import require_number, require_positive, require_rank, require_tensor
+from course.randomness import devices_of, mode_kept, random_states, seeded, set_random_states
 
 #: A larger batch goes through the model in pieces of about this many tokens, and their gradients
 #: are added: the same step, but every tensor stays small enough for the allocator to reuse it.
@@ -105,7 +105,8 @@ def train(
     norm. ``evaluate`` is called without gradient, in eval mode, every ``evaluate_every`` steps
     and after the last one. ``stop`` is asked after every evaluation. ``checkpoint``: a file
     written every ``checkpoint_every`` steps and after the last one; when it exists, the run goes on
-    from there, with the same or a larger number of steps, and ends as if it had never stopped.
+    from there, with the same or a larger number of steps, and ends as if it had never been
+    interrupted. A run that ``stop`` has ended stays ended.
     ``progress``: a bar on stderr; None = only on a terminal.
 
     Batches must come on the model's device. ``seed`` fixes the batches and the dropout; random
@@ -138,28 +139,27 @@ def train(
     def due(step: int) -> bool:
         return step == steps or (evaluate_every is not None and step % evaluate_every == 0)
 
-    was_training = model.training
-    with seeded(run.seed, run.devices):
+    with mode_kept(model), seeded(run.seed, run.devices):
         if path is not None:
             run.load(path, steps)
             # What a shorter run measured at its end is no part of this one.
             run.history.evaluations = [row for row in run.history.evaluations if due(row[0])]
-        try:
-            for _ in _bar(run.history, steps, progress):
-                run.step()
-                done = run.history.steps
-                if evaluate is not None and due(done):
-                    run.evaluate(evaluate)
-                    if stop is not None and stop(run.history):
-                        break
-                if path is not None and (done == steps or done % checkpoint_every == 0):
-                    run.save(path)
-            else:
-                measured = [step for step, _ in run.history.evaluations]
-                if evaluate is not None and steps and steps not in measured:
-                    run.evaluate(evaluate)  # a finished run that was not asked before
-        finally:
-            model.train(was_training)
+            if stop is not None and run.history.evaluations and stop(run.history):
+                return run.history
+        for _ in _bar(run.history, steps, progress):
+            run.step()
+            done, ended = run.history.steps, False
+            if evaluate is not None and due(done):
+                run.evaluate(evaluate)
+                ended = stop is not None and stop(run.history)
+            if path is not None and (ended or done == steps or done % checkpoint_every == 0):
+                run.save(path)
+            if ended:
+                break
+        else:
+            measured = [step for step, _ in run.history.evaluations]
+            if evaluate is not None and steps and steps not in measured:
+                run.evaluate(evaluate)  # a finished run that was not asked before
     return run.history
 
 
@@ -210,18 +210,15 @@ def perplexity(
             f"tokens: expected more than {first + scored} tokens to fill one window, "
             f"got {len(tokens)}"
         )
-    was_training = model.training
-    model.eval()
     total = 0.0
-    try:
+    with mode_kept(model):
+        model.eval()
         for rows in starts.split(batch):
             inputs = tokens[rows[:, None] + torch.arange(window)]
             targets = tokens[rows[:, None] + torch.arange(1, window + 1)]
             logits = model(inputs)[:, -scored:]
             losses = _cross_entropy(logits, targets[:, -scored:], "none")
             total += losses.cpu().double().sum().item()  # Apple's GPU has no float64
-    finally:
-        model.train(was_training)
     return math.exp(total / (len(starts) * scored))
 
 
@@ -275,6 +272,8 @@ class _Run:
 
     def _add_gradients(self, inputs: Tensor, targets: Tensor) -> float:
         """Add the gradient of the mean loss of one batch, piece by piece; return that loss."""
+        for name, x in (("inputs", inputs), ("targets", targets)):
+            require_tensor(name, x)
         if targets.dtype != torch.int64:
             raise ValueError(f"targets: expected int64, got {targets.dtype}")
         if len(inputs) != len(targets):

@@ -19,7 +19,7 @@ from course.config import ACTIVATIONS, TransformerConfig
 from course.inputs import require_number, require_positive, require_rank
 from course.mixers import Mixer, NoMixer, SoftmaxMixer, build_mixer
 from course.positions import sinusoids
-from course.randomness import seeded
+from course.randomness import mode_kept, seeded
 
 __all__ = ["Block", "Cache", "FeedForward", "Transformer", "TransformerConfig"]
 
@@ -298,16 +298,13 @@ class Transformer(nn.Module):
             self._require_positions("tokens and steps", tokens.shape[1] + steps - 1)
         if temperature < 0:
             raise ValueError(f"temperature: expected 0 or more, got {temperature}")
-        was_training = self.training
-        self.eval()
-        try:
+        with mode_kept(self):
+            self.eval()
             new, cache = tokens, None
             for _ in range(steps):
                 logits, cache = self.decode(new, cache)
                 new = _choose(logits[:, -1], temperature, generator)
                 tokens = torch.cat([tokens, new], dim=1)
-        finally:
-            self.train(was_training)
         return tokens
 
     def _require_vocabulary(self, tokens: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -125,8 +126,15 @@ def test_pictures_are_drawn_not_promised(tmp_path: Path) -> None:
     assert "✗ pictures" in printed and "fix: unset MPLBACKEND (now 'nonsense')" in printed
 
 
-def test_a_kernel_that_cannot_start_in_time_is_a_problem() -> None:
-    finding = doctor.check_kernel(patience=0.01)
+def test_a_kernel_that_does_not_answer_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    silent = [sys.executable, "-c", "import time; time.sleep(60)"]
+    spec.write_text(json.dumps({"argv": silent, "display_name": "silent", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    finding = doctor.check_kernel(patience=0.5)
     assert finding.state == "problem" and "does not start" in finding.detail
 
 

@@ -971,3 +971,13 @@ def test_hooks_see_all_that_is_kept_and_nothing_stays(chunk):
         close(g, w, chunk)
     shelf.clear()
     assert alive() - before <= memory([out, *got]), "held after the backward pass"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("b", "h"), [(0, 2), (2, 0)])
+def test_no_texts_or_no_heads_with_a_mask_give_nothing(way: str, causal: bool, b: int, h: int):
+    q = k = v = torch.ones(b, h, 5, 4)
+    mask = torch.ones(b, 5, dtype=torch.bool)
+    out = linear_attention(q, k, v, causal=causal, key_mask=mask, **WAYS[way])
+    assert out.shape == (b, h, 5, 4)

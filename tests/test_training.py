@@ -202,6 +202,31 @@ def test_stop_ends_the_run_after_an_evaluation() -> None:
     assert history.steps == 50 and [v for _, v in history.evaluations] == [5.0, 3.0, 4.0, 3.5, 3.2]
 
 
+def test_a_run_that_stop_ended_is_stored_and_stays_ended(tmp_path) -> None:
+    def run() -> History:
+        return train(
+            nn.Embedding(4, 4),
+            next_token_batches(torch.arange(40) % 4, batch=2, window=8),
+            steps=100,
+            evaluate=lambda _: 1.0,
+            evaluate_every=1,
+            stop=patience(1),
+            checkpoint=tmp_path / "run.pt",
+        )
+
+    first = run()
+    assert first.steps < 100 and (tmp_path / "run.pt").is_file()
+    assert run() == first
+
+
+def test_each_part_of_the_model_keeps_its_mode() -> None:
+    model = nn.Sequential(nn.Embedding(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    model[1].eval()
+    batches = next_token_batches(torch.arange(40) % 4, batch=2, window=8)
+    train(model, batches, steps=1, evaluate=lambda m: perplexity(m, torch.arange(20) % 4, window=4))
+    assert [part.training for part in model.modules()] == [True, True, False, True]
+
+
 def test_history_is_plain_json() -> None:
     history = train(Table(), sampler(), steps=2, evaluate=lambda model: 1.5)
     again = json.loads(json.dumps(history.to_dict()))

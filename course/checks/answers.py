@@ -64,7 +64,9 @@ def whole_number(function: Function, *arguments: Any) -> int:
     """As :func:`call`, for a function that returns one whole number, of whatever type."""
     answer = answer_of(function, *arguments)
     if isinstance(answer, int) and not isinstance(answer, bool):
-        return answer  # exact, however large
+        if answer.bit_length() > 1024:  # Python itself refuses to print what is much larger
+            raise Wrong(f"returns a whole number of {answer.bit_length():,} bits, far too large")
+        return answer  # exact
     number = as_tensor(answer, shape=()).item()
     if isinstance(number, bool) or number != number or number in (torch.inf, -torch.inf):
         raise Wrong(f"returns {number}, expected a whole number")
@@ -112,6 +114,8 @@ def as_tensor(value: Any, *, shape: Sequence[int] | None = None, name: str = "")
         raise Wrong(f"{about}returns {kind_of(value)}, expected a tensor{join}")
     if value.is_complex():
         raise Wrong(f"{about}returns complex numbers, expected real ones")
+    if value.is_meta or value.is_nested:
+        raise Wrong(f"{about}returns a tensor without entries of its own, expected numbers")
     answer = value.detach().cpu()
     if shape is not None and tuple(answer.shape) != tuple(shape):
         raise Wrong(

@@ -22,7 +22,8 @@ def attend(problem: Problem, how: Options) -> Answer:
     S_len, Dv = problem.v.shape[2:]
     q, k, v, S, z = (x.flatten(0, 1) for x in problem[:5])
     keep, of_q, of_k = (
-        None if x is None else x.reshape(B, -1).repeat_interleave(H, 0) for x in problem[5:]
+        None if x is None else x.reshape(B, x.shape[-1]).repeat_interleave(H, 0)
+        for x in problem[5:]
     )
     at_once = max(1, TILE // max(T, S_len, 1))
     out, sums, zs = [], [], []

@@ -14,6 +14,7 @@ from course.attention import attention_weights
 from course.checkpoints import UnusableCheckpoint
 from course.experiments.runner import Config, Progress
 from course.mixers import SoftmaxMixer
+from course.randomness import mode_kept
 from course.tasks.text import Corpus, load_shakespeare
 from course.training import History, next_token_batches, perplexity, train
 from course.transformer import Transformer, TransformerConfig
@@ -177,15 +178,12 @@ def sample(
     generator = torch.Generator().manual_seed(seed)
     start = tokenizer.encode("\n").ids
     tokens = torch.tensor([start])
-    was_training = model.training
-    model.eval()
-    try:
+    with mode_kept(model):
+        model.eval()
         while len(text := tokenizer.decode(tokens[0, len(start) :].tolist())) < characters:
             chances = model(tokens[:, -window:])[:, -1].softmax(-1)
             new = torch.multinomial(chances, 1, generator=generator)
             tokens = torch.cat([tokens, new], dim=1)
-    finally:
-        model.train(was_training)
     return text[:characters]
 
 

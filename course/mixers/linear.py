@@ -68,6 +68,8 @@ class LinearMixer(Mixer):
         Without the division by z the rows of the weights do not sum to 1.
         """
         q, k, v = self.attention.heads(x)
+        if x.shape[1] == 0:
+            return self.attention.merge(v), v.new_zeros(*v.shape[:3], 0)
         # Values that are unit vectors make the output the row of weights.
         unit = torch.eye(x.shape[1]).to(v).expand(*v.shape[:3], -1)
         weights = linear_attention(

@@ -43,10 +43,17 @@ def cache_folder() -> Path:
     """
     named = os.environ.get("COURSE_CACHE")
     if named:
-        return Path(named).expanduser()
+        return _folder("COURSE_CACHE", named)
     import pooch
 
     return Path(pooch.os_cache("attention-derived"))
+
+
+def _folder(variable: str, named: str) -> Path:
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:  # "~" of a user who has no home
+        raise ValueError(f"{variable}: expected a folder, got {named!r} ({error})") from None
 
 
 def find_text() -> Path | None:
@@ -57,7 +64,7 @@ def find_text() -> Path | None:
     one.
     """
     named = os.environ.get("COURSE_DATA")
-    path = (Path(named).expanduser() if named else cache_folder()) / FILE_NAME
+    path = (_folder("COURSE_DATA", named) if named else cache_folder()) / FILE_NAME
     try:
         if path.is_file():
             _check(path)
