@@ -395,6 +395,16 @@ def test_the_law_is_a_line_and_the_measurement_points_with_intervals(pictures) -
     assert data.get_linestyle() == "None"
     assert np.allclose([s[:, 1] for s in bars.get_segments()], np.stack([1 / X, 1.2 / X], 1))
     assert to_rgb(law.get_color()) == to_rgb(data.get_color())  # one label, one colour
+    picture = plots.law_and_points(
+        {"a": (X, X)},
+        {"a": (X, X)},
+        names=("before", "after"),
+        xlabel="x",
+        ylabel="y",
+        finding="f",
+    )
+    said = [text.get_text() for text in picture.figure.axes[0].get_legend().get_texts()]
+    assert said == ["before: a", "after: a"] and "lines before" in picture.alt
 
 
 def test_curves_draw_every_line_and_the_floor(pictures) -> None:

@@ -156,6 +156,7 @@ def law_and_points(
     finding: str,
     alt: str | None = None,
     title: str = "",
+    names: tuple[str, str] = ("law", "measured"),
     logx: bool = False,
     logy: bool = False,
     ticks: Sequence[float] | None = None,
@@ -164,6 +165,7 @@ def law_and_points(
     """The law as a line, the measurement as points: label → (x, y).
 
     A point series (x, y, low, high) has intervals. A label that occurs in both gets one colour.
+    ``names`` is what the legend calls the lines and the points.
     ``ticks`` are the places named on the horizontal axis.
     """
     figure = new_figure(*size)
@@ -172,7 +174,7 @@ def law_and_points(
     xs = []
     for label, (x, y) in law.items():
         x, y = as_line(label, x, y)
-        axes.plot(x, y, color=colours[label], label=f"law: {label}", zorder=2)
+        axes.plot(x, y, color=colours[label], label=f"{names[0]}: {label}", zorder=2)
         xs.append(x)
     for place, (label, (x, y, *interval)) in enumerate(points.items()):
         ends = [as_line(label, x, end)[1] for end in interval]
@@ -188,7 +190,7 @@ def law_and_points(
             markeredgecolor="white",
             elinewidth=1.4,
             capsize=3,
-            label=f"measured: {label}",
+            label=f"{names[1]}: {label}",
             zorder=3,
         )
     finish(axes, xs, xlabel=xlabel, ylabel=ylabel, title=title, logx=logx, logy=logy, ticks=ticks)
@@ -196,6 +198,9 @@ def law_and_points(
         alt = (
             f"{ylabel} against {xlabel}: the law as a line ({', '.join(law)}), "
             f"the measurement as points ({', '.join(points)})."
+            if names == ("law", "measured")
+            else f"{ylabel} against {xlabel}: lines {names[0]} ({', '.join(law)}), "
+            f"points {names[1]} ({', '.join(points)})."
         )
     return Picture(figure, alt=alt, finding=finding)
 
