@@ -12,6 +12,7 @@ import inspect
 import itertools
 import math
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from course.feature_maps import get_feature_map
 from course.linear import FORMS, LinearState, linear_attention, linear_attention_step
@@ -942,6 +945,25 @@ def test_a_state_owns_its_memory_and_no_more(form, causal, T):
         assert drawing.held_bytes(*state) == sum(x.nbytes for x in state)
 
 
+class Made(TorchDispatchMode):
+    """Remembers every tensor that an operation inside makes, and knows which are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[weakref.ref[Tensor]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = function(*args, **(kwargs or {}))
+        self.made += [weakref.ref(x) for x in tree_leaves(out) if isinstance(x, Tensor)]
+        return out
+
+    def alive(self) -> list[Tensor]:
+        gc.collect()
+        return [x for made in self.made if (x := made()) is not None]
+
+
 @pytest.mark.parametrize("chunk", [2, 64])
 def test_hooks_see_all_that_is_kept_and_nothing_stays(chunk):
     """Offloaded, nothing of the engine's is left in memory; the gradients are the same."""
@@ -956,21 +978,17 @@ def test_hooks_see_all_that_is_kept_and_nothing_stays(chunk):
     def memory(tensors):
         return {x.untyped_storage().data_ptr() for x in tensors}
 
-    def alive():
-        gc.collect()
-        return memory(x for x in gc.get_objects() if type(x) is Tensor)
-
-    before = alive()
-    with torch.autograd.graph.saved_tensors_hooks(offload, lambda i: shelf[i]):
-        out = attend("elu", *leaves, chunk_size=chunk)
-    assert alive() - before <= memory([out, *shelf]), "kept where no hook sees it"
-    # The states at the chunks' beginnings, or one a tile, are among what the hooks saw.
-    assert any(x.shape[-2:] == (D, Dv) and x.ndim == 4 for x in shelf)
-    got = torch.autograd.grad(out.sum(), leaves)
+    with Made() as made:
+        with torch.autograd.graph.saved_tensors_hooks(offload, lambda i: shelf[i]):
+            out = attend("elu", *leaves, chunk_size=chunk)
+        assert memory(made.alive()) <= memory([out, *shelf]), "kept where no hook sees it"
+        # The states at the chunks' beginnings, or one a tile, are among what the hooks saw.
+        assert any(x.shape[-2:] == (D, Dv) and x.ndim == 4 for x in shelf)
+        got = torch.autograd.grad(out.sum(), leaves)
+        shelf.clear()
+        assert memory(made.alive()) <= memory([out, *got]), "held after the backward pass"
     for g, w in zip(got, wanted, strict=True):
         close(g, w, chunk)
-    shelf.clear()
-    assert alive() - before <= memory([out, *got]), "held after the backward pass"
 
 
 @pytest.mark.parametrize("causal", [True, False])
