@@ -360,7 +360,7 @@ BLOCKS = {
     "linear_states": (64, 64),
     "linear_outputs": (32, 64),
     "linear_state_gradients": (64, 64),
-    "linear_input_gradients": (32, 32),
+    "linear_input_gradients": (32, 16),
 }
 #: Programs that a GPU has room for at least: an A100 has 108 multiprocessors, an H100 132.
 PROGRAMS = 128

@@ -342,7 +342,8 @@ def blocks(dtype: torch.dtype, width: int, *, backward: bool, masked: bool) -> B
     """
     half, wide = dtype.itemsize == 2, block(width)
     load = wide * (1 if half else 8) * (4 if backward else 1) * (16 if masked else 1)
-    short = wide == 16 and not half  # here fewer rows leave no more registers free
+    # Fewer rows of the shortest kind leave no more registers free, but where there is most to hold.
+    short = wide == 16 and not half and not (masked and backward)
     load = min(load, 512) if short else load
     held, walked = (64, 32) if load <= 128 else (32, 32) if load <= 512 else (32, 16)
     chunk = 256 // dtype.itemsize

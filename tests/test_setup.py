@@ -435,7 +435,10 @@ def test_a_python_with_a_space_in_its_name_is_quoted() -> None:
     python = "/opt/My Python/bin/python3"
     for target in ("lab-environment", "test-environment"):
         shown = subprocess.run(
-            ["make", "-n", target, f"PYTHON={python}"], cwd=ROOT, capture_output=True, text=True
+            ["make", "--no-print-directory", "-n", target, f"PYTHON={python}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         )
         assert f'"{python}" tools/environment.py' in shown.stdout.splitlines()[-1]
 
@@ -443,6 +446,9 @@ def test_a_python_with_a_space_in_its_name_is_quoted() -> None:
 @pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 def test_a_python_that_is_none_is_a_sentence() -> None:
     shown = subprocess.run(
-        ["make", "lab", "PYTHON=/no/such python"], cwd=ROOT, capture_output=True, text=True
+        ["make", "--no-print-directory", "lab", "PYTHON=/no/such python"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert shown.stdout.splitlines()[0] == "/no/such python is no Python 3 that starts."
