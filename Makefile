@@ -19,7 +19,7 @@ export TORCH_INDEX
 VENV := $(if $(filter Windows_NT,$(OS)),.venv/Scripts/python.exe,.venv/bin/python)
 OFFLINE := $(VENV) tools/offline.py
 PYTEST := $(OFFLINE) $(VENV) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8
-PACKAGE_TESTS := $(PYTEST) --dist=loadgroup
+PACKAGE_TESTS := $(PYTEST) --dist=load
 NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
 	notebooks
 

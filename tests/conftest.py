@@ -43,15 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Any order, but for the browser's files: each is a story of one page, told in one process."""
+    """Any order, but for the browser's files: each is a story of one page."""
     stories = [item for item in items if item.get_closest_marker("browser")]
     if config.option.shuffle is not None:
         others = [item for item in items if item not in set(stories)]
         random.Random(config.option.shuffle).shuffle(others)
         items[:] = stories + others
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in stories:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 def pytest_configure(config: pytest.Config) -> None:
