@@ -144,17 +144,17 @@ def train(
             run.load(path, steps)
             # What a shorter run measured at its end is no part of this one.
             run.history.evaluations = [row for row in run.history.evaluations if due(row[0])]
-            if stop is not None and run.history.evaluations and stop(run.history):
+            if stop is not None and run.ended:
                 return run.history
         for _ in _bar(run.history, steps, progress):
             run.step()
-            done, ended = run.history.steps, False
+            done = run.history.steps
             if evaluate is not None and due(done):
                 run.evaluate(evaluate)
-                ended = stop is not None and stop(run.history)
-            if path is not None and (ended or done == steps or done % checkpoint_every == 0):
+                run.ended = stop is not None and bool(stop(run.history))
+            if path is not None and (run.ended or done == steps or done % checkpoint_every == 0):
                 run.save(path)
-            if ended:
+            if run.ended:
                 break
         else:
             measured = [step for step, _ in run.history.evaluations]
@@ -255,6 +255,7 @@ class _Run:
             self.optimizer, lambda step: min(1.0, (step + 1) / warmup) if warmup else 1.0
         )
         self.history = History()
+        self.ended = False  # by the caller's rule
 
     def step(self) -> None:
         started = time.perf_counter()
@@ -340,6 +341,7 @@ class _Run:
             "batches": self.generator.get_state(),
             "random": random_states(self.devices),
             "history": self.history.to_dict(),
+            "ended": self.ended,
         }
         checkpoints.write(path, state)
 
@@ -361,7 +363,7 @@ class _Run:
         self.schedule.load_state_dict(state["schedule"])
         self.generator.set_state(state["batches"])
         set_random_states(state["random"], self.devices)
-        self.history = history
+        self.history, self.ended = history, state["ended"]
 
     def _next(self) -> tuple[Tensor, Tensor]:
         if self.iterator is None:
