@@ -41,11 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in another order")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Any order, but for the browser's files: each is a story of one page."""
-    stories = [item for item in items if item.get_closest_marker("browser")]
+    """``--shuffle``: another order, but for the browser's files, each the story of one page."""
     if config.option.shuffle is not None:
+        stories = [item for item in items if item.get_closest_marker("browser")]
         others = [item for item in items if item not in set(stories)]
         random.Random(config.option.shuffle).shuffle(others)
         items[:] = stories + others

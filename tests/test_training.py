@@ -227,6 +227,16 @@ def test_each_part_of_the_model_keeps_its_mode() -> None:
     assert [part.training for part in model.modules()] == [True, True, False, True]
 
 
+def test_an_evaluation_that_draws_does_not_move_the_dropout() -> None:
+    def losses(evaluate):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+        batches = next_token_batches(torch.arange(40) % 4, batch=2, window=8)
+        return train(model, batches, steps=5, evaluate=evaluate, evaluate_every=1).losses
+
+    assert losses(lambda _: torch.rand(3).sum().item()) == losses(None)
+
+
 def test_history_is_plain_json() -> None:
     history = train(Table(), sampler(), steps=2, evaluate=lambda model: 1.5)
     again = json.loads(json.dumps(history.to_dict()))
