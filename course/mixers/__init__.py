@@ -13,6 +13,7 @@ To add a mixer: a file here with a ``Mixer`` under :func:`register_mixer`, and i
 """
 
 from course.mixers.base import MIXERS, Mixer, build_mixer, register_mixer
+from course.mixers.conv import ConvMixer, ConvState
 from course.mixers.hybrid import HybridMixer, HybridState
 from course.mixers.linear import LinearMixer
 from course.mixers.mean import MeanMixer, MeanState, NoMixer
@@ -20,6 +21,8 @@ from course.mixers.softmax import SoftmaxMixer, window_mixer
 
 __all__ = [
     "MIXERS",
+    "ConvMixer",
+    "ConvState",
     "HybridMixer",
     "HybridState",
     "LinearMixer",
