@@ -1,12 +1,13 @@
-"""Other ways to write into the state of linear attention: a gate that fades, a rule that corrects.
+"""Other rules by which tokens are written into a state: a gate that fades, a rule that corrects.
 
-    additive   S_t = S_{t−1} + k_t v_tᵀ                       (course.linear.recurrent, .chunk)
-    gated      S_t = γ_t S_{t−1} + k_t v_tᵀ                   γ_t in (0, 1], one a head and token
-    delta      S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ    β_t in [0, 1]
+    additive   S_t = S_{t−1} + k_t v_tᵀ                        (course.linear.recurrent, .chunk)
+    gated      S_t = γ_t S_{t−1} + k_t v_tᵀ                    γ_t in (0, 1], one a head and token
+    delta      S_t = S_{t−1} + β_t k_t (v_t − S_{t−1}ᵀ k_t)ᵀ     β_t in [0, 1]
 
 All three read o_t = S_tᵀ q_t. Each rule stands here as a loop over tokens and by chunks, on rows,
 as the forms of :mod:`course.linear` do: Q, K ``[…, T, C]``, V ``[…, T, Dv]``, S ``[…, C, Dv]``, the
-rule's own number in a column ``[…, T, 1]``; each returns the pair (values read, new S).
+rule's own number in a column ``[…, T, 1]``; each returns the pair (values read, new S). The chunk
+form needs no engine: at the sizes at which models train, all chunks at once is no faster.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import solve_triangular
 
 from course.engine.problem import (
     Options,
@@ -37,10 +39,9 @@ from course.inputs import (
     require_same,
     without_autocast,
 )
-from course.linear import CHUNK_SIZE, by_formula, linear_attention_step
+from course.linear import CHUNK_SIZE, by_formula, chunk, linear_attention_step
 from course.state import DeltaState, LinearState
 
-IMPLS = ("torch", "reference")
 FORMS = ("loop", "chunk")
 
 
@@ -48,9 +49,9 @@ def gated_loop(
     Q: Tensor, K: Tensor, V: Tensor, S: Tensor, log_decay: Tensor
 ) -> tuple[Tensor, Tensor]:
     """``S_t = γ_t S_{t−1} + k_t v_tᵀ``, then ``q_t S_t``, token after token; γ = e^log_decay."""
-    out, rows = [], (x.split(1, -2) for x in (Q, K, V, log_decay.exp()))
-    for q, k, v, decay in zip(*rows, strict=True):
-        S = decay * S + k.mT @ v
+    out, rows = [], (x.split(1, -2) for x in (Q, K, V, log_decay))
+    for q, k, v, log in zip(*rows, strict=True):
+        S = log.exp() * S + k.mT @ v
         out.append(q @ S)
     return torch.cat(out, -2), S
 
@@ -58,17 +59,18 @@ def gated_loop(
 def gated_chunk(
     Q: Tensor, K: Tensor, V: Tensor, S: Tensor, log_decay: Tensor, size: int = CHUNK_SIZE
 ) -> tuple[Tensor, Tensor]:
-    """The chunk form with each similarity q_t·k_i times what is left of token i: γ_{i+1} … γ_t.
+    """The chunk form, each similarity q_t·k_i times what is left of token i: γ_{i+1} … γ_t.
 
-    A product of decays is e to a difference of running sums, never above 0, so none overflows.
+    A product of decays is e to a sum of logarithms. They are summed from i + 1 on: the difference
+    of two sums from the beginning would lose its digits where much was forgotten before i.
     """
     out, rows = [], (x.split(size, -2) for x in (Q, K, V, log_decay))
     for q, k, v, log in zip(*rows, strict=True):
-        since = log.cumsum(-2)  # the chunk's beginning
-        left = (since - since.mT).tril().exp()
-        end = log.sum(-2, keepdim=True)
-        out.append(since.exp() * (q @ S) + (left * (q @ k.mT)).tril() @ v)
-        S = end.exp() * S + ((end - since).exp() * k).mT @ v
+        A = q @ k.mT
+        left = log.expand_as(A).tril(-1).cumsum(-2).exp()  # [t, i]: of token i, at token t
+        left_of_S = log.cumsum(-2).exp()
+        out.append(left_of_S * (q @ S) + (left * A).tril() @ v)
+        S = left_of_S[..., -1:, :] * S + (left[..., -1:, :].mT * k).mT @ v
     return torch.cat(out, -2), S
 
 
@@ -86,15 +88,14 @@ def delta_chunk(
 ) -> tuple[Tensor, Tensor]:
     """The chunk form with V′ in the place of V: what the loop would have added in this chunk.
 
-    Row i of V′ is β_i (v_i − k_i S − Σ_{j<i} (k_i·k_j) V′_j), a triangular system whose solution is
-    V′ = M (V − K S) with M = (I + tril(diag(β) K Kᵀ, −1))⁻¹ diag(β).
+    Its row i is β_i (v_i − k_i S − Σ_{j<i} (k_i·k_j) V′_j): a triangular system. Solved,
+    V′ = M (V − K S) with M = (I + L)⁻¹ diag(β) and L = tril(diag(β) K Kᵀ, −1); the literature's WY
+    form has U = M V, W = M K and V′ = U − W S.
     """
     out, rows = [], (x.split(size, -2) for x in (Q, K, V, beta))
     for q, k, v, b in zip(*rows, strict=True):
-        system = torch.eye(k.shape[-2]).to(k) + (b * (k @ k.mT)).tril(-1)
-        M = torch.linalg.solve_triangular(system, b.squeeze(-1).diag_embed(), upper=False)
-        U, W = M @ v, M @ k
-        new = U - W @ S
+        L = (b * (k @ k.mT)).tril(-1)
+        new = solve_triangular(L, b * (v - k @ S), upper=False, unitriangular=True)  # of I + L
         out.append(q @ S + (q @ k.mT).tril() @ new)
         S = S + k.mT @ new
     return torch.cat(out, -2), S
@@ -102,9 +103,8 @@ def delta_chunk(
 
 class _Common(TypedDict, total=False):
     key_mask: Tensor | None
-    form: str | None
+    form: str
     chunk_size: int | None
-    impl: str
 
 
 class _Gated(_Common, total=False):
@@ -150,9 +150,8 @@ def gated_attention(
     key_mask: Tensor | None = None,
     initial_state: LinearState | None = None,
     return_state: bool = False,
-    form: str | None = None,
+    form: str = "chunk",
     chunk_size: int | None = None,
-    impl: str = "torch",
 ) -> Tensor | tuple[Tensor, LinearState]:
     """Causal linear attention whose sums S and z fade: both are multiplied by γ before each token.
 
@@ -160,14 +159,14 @@ def gated_attention(
     dtype of ``q``, and with ``return_state`` the pair (output, :class:`LinearState`). With
     ``log_decay`` 0 it is :func:`course.linear.linear_attention`, whose ``feature_map``,
     ``normalize``, ``scale``, ``key_mask`` and precision it has; a padded token does not fade the
-    state either. ``impl``: ``torch`` or ``reference``, there with ``form`` ``loop`` or ``chunk``
-    (None), the same result. ``chunk_size``: None = 64.
+    state either. ``form``: ``chunk`` (chunks of ``chunk_size``, None = 64) or ``loop``, the same
+    result, slowly.
 
     Raises ``ValueError`` naming the argument, as there.
     Source: Yang et al. 2024 (arXiv:2312.06635), section 4, with one decay a head: Dao and Gu 2024
     (arXiv:2405.21060), section 6.
     """
-    size = _size(form, chunk_size, impl)
+    size = _size(form, chunk_size)
     require_flag("return_state", return_state)
     fm, root = require_map(feature_map, normalize), root_of(scale)
     require_inputs(q, k, v, True, key_mask)
@@ -176,11 +175,9 @@ def gated_attention(
     require_state(initial_state, LinearState, B, H, width(fm, D), v.shape[-1])
     with without_autocast(q.device):
         problem, t = pose(q, k, v, fm, key_mask, initial_state)
-        log = _column(log_decay, problem.q, key_mask)
-
-        # A loop over no token has no decay to multiply by.
-        rule = gated_loop if form == "loop" and T else partial(gated_chunk, size=size)
-        formula = partial(by_formula, partial(rule, log_decay=log))
+        rule = gated_loop if form == "loop" else partial(gated_chunk, size=size)
+        fading = partial(rule, log_decay=_column(log_decay, problem.q, key_mask))
+        formula = partial(by_formula, fading if T else chunk)  # without a token nothing fades
         out, S, z = formula(problem, Options(fm, root, bool(normalize), True, size, formula))
         out = out.to(q.dtype)
         return (out, LinearState(S, z, t)) if return_state else out
@@ -246,9 +243,8 @@ def delta_attention(
     key_mask: Tensor | None = None,
     initial_state: DeltaState | None = None,
     return_state: bool = False,
-    form: str | None = None,
+    form: str = "chunk",
     chunk_size: int | None = None,
-    impl: str = "torch",
 ) -> Tensor | tuple[Tensor, DeltaState]:
     """Causal linear attention that corrects: each token moves what its key reads towards its value.
 
@@ -256,15 +252,14 @@ def delta_attention(
     and with ``return_state`` the pair (output, :class:`DeltaState`). Keys are taken as they come:
     β|k|² = 1 stores the newest value exactly, and above 2 the state grows without limit, so give
     keys of length 1 and β in [0, 1]. The state is kept in float32 (float64 for float64 inputs).
-    ``key_mask [B,T]``: boolean, True = a real token; padding leaves the state as it is. ``impl``:
-    ``torch`` or ``reference``, there with ``form`` ``loop`` or ``chunk`` (None), the same result.
-    ``chunk_size``: None = 64.
+    ``key_mask [B,T]``: boolean, True = a real token; padding leaves the state as it is. ``form``:
+    ``chunk`` (chunks of ``chunk_size``, None = 64) or ``loop``, the same result, slowly.
 
     Raises ``ValueError`` naming the argument, as :func:`course.linear.linear_attention` does.
     Source: Schlag et al. 2021 (arXiv:2102.11174), equation 24; chunks: Yang et al. 2024
     (arXiv:2406.06484), equations 6–11.
     """
-    size = _size(form, chunk_size, impl)
+    size = _size(form, chunk_size)
     require_flag("return_state", return_state)
     require_inputs(q, k, v, True, key_mask)
     _require_number_a_token("beta", beta, q, "B H T")
@@ -310,12 +305,8 @@ def delta_attention_step(
 # What was passed in
 
 
-def _size(form: str | None, chunk_size: int | None, impl: str) -> int:
-    require_choice("impl", impl, IMPLS)
-    if form is not None:
-        require_choice("form", form, FORMS)
-        if impl != "reference":
-            raise ValueError(f'form: expected None unless impl="reference", got {form!r}')
+def _size(form: str, chunk_size: int | None) -> int:
+    require_choice("form", form, FORMS)
     if chunk_size is None:
         return CHUNK_SIZE
     require_positive("chunk_size", chunk_size)
