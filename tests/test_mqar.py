@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from course.tasks.mqar import (
     mqar_batches,
     predictions,
     solve,
+    split_loss,
+    told_by_context,
     vocabulary,
 )
 from course.training import train
@@ -192,6 +196,45 @@ def test_accuracy_counts_the_targets_asked_for():
     assert np.isnan(accuracy(predicted, targets, targets == 99))
     with pytest.raises(ValueError, match="predicted"):
         accuracy(predicted[:, :2], targets)
+
+
+def test_what_the_context_could_have_told():
+    #      a b a b c b a: "ab" stands before the second b, "ba" before the last a
+    text = torch.tensor([[0, 1, 0, 1, 2, 1, 0]])
+    told = told_by_context(text[:, :-1], text[:, 1:])
+    assert told.tolist() == [[False, False, True, False, False, True]]
+    some = text[:, 1:].masked_fill(torch.tensor([[1, 1, 1, 0, 0, 0]]).bool(), -100)
+    assert told_by_context(text[:, :-1], some).tolist() == [[False] * 5 + [True]]
+    inputs, targets = make_mqar(40, **SIZES, seed=6)
+    assert torch.equal(told_by_context(inputs, targets), targets != -100)
+    # As a slow reader finds it, in a text of few words.
+    words = torch.randint(0, 5, (6, 31), generator=torch.Generator().manual_seed(0))
+    told = told_by_context(words[:, :-1], words[:, 1:])
+    for row, marks in zip(words.tolist(), told.tolist(), strict=True):
+        pairs = list(pairwise(row))
+        assert marks == [pair in pairs[:t] for t, pair in enumerate(pairs)]
+    assert told_by_context(words[:0, :-1], words[:0, 1:]).shape == (0, 30)
+
+
+def test_the_split_loss_adds_up_and_sees_who_recalls():
+    words = torch.randint(0, 7, (90, 21), generator=torch.Generator().manual_seed(1))
+    inputs, targets = words[:, :-1], words[:, 1:].clone()
+    targets[:, :3] = -100
+    told = told_by_context(inputs, targets)
+
+    def recalls(rows):
+        """Certain, up to e⁻⁴, of what followed this token the last time; else a uniform guess."""
+        answer = solve(rows)
+        return 4.0 * torch.nn.functional.one_hot(answer.clamp(min=0), 7) * (answer >= 0)[..., None]
+
+    split = split_loss(recalls, inputs, targets, told)
+    whole = torch.nn.functional.cross_entropy(recalls(inputs).mT.double(), targets)
+    assert split.share * split.told + (1 - split.share) * split.rest == pytest.approx(whole.item())
+    assert split.share == pytest.approx(told.sum().item() / (90 * 17))
+    assert split.told < split.rest
+    uniform = split_loss(lambda rows: torch.zeros(*rows.shape, 7), inputs, targets, told)
+    assert uniform.told == pytest.approx(math.log(7)) == pytest.approx(uniform.rest)
+    assert math.isnan(split_loss(recalls, inputs, targets, told & False).told)
 
 
 def test_the_sampler_draws_new_examples_from_its_generator_alone():

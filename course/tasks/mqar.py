@@ -198,3 +198,46 @@ def accuracy(predicted: Tensor, targets: Tensor, among: Tensor | None = None) ->
     if among is not None:
         asked = asked & among
     return (predicted == targets)[asked].double().mean().item()
+
+
+def told_by_context(inputs: Tensor, targets: Tensor) -> Tensor:
+    """Which targets of any text the context could have told: boolean ``[n,T]``.
+
+    Those whose pair (input, target) stood in the text before, so that whoever recalls what followed
+    this token the last time has seen the answer. In MQAR that is every target. What the weights
+    know anyway (a frequent pair) is told too: leave such pairs out of the mask to ask for recall
+    alone. Source: the "AR hits" of Arora et al. 2023 (arXiv:2312.04927), section 3.1.
+    """
+    asked = targets != NO_TARGET
+    after = torch.where(asked, targets, inputs.roll(-1, 1))
+    size = int(after.max()) + 1 if after.numel() else 1
+    return asked & (_last_earlier(inputs * size + after) >= 0)
+
+
+class SplitLoss(NamedTuple):
+    """Mean loss in nats of the targets that are told and of the rest; the share that is told."""
+
+    told: float
+    rest: float
+    share: float
+
+
+@torch.no_grad()
+def split_loss(
+    model: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, told: Tensor
+) -> SplitLoss:
+    """The cross-entropy of ``model(inputs)`` in two parts: where ``told [n,T]``, and elsewhere.
+
+    The mean over all targets is ``share·told + (1 − share)·rest``. A part without targets is NaN.
+    """
+    losses = torch.cat(
+        [
+            F.cross_entropy(model(rows).mT.double(), wanted, reduction="none")
+            for rows, wanted in zip(
+                inputs.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True
+            )
+        ]
+    )
+    asked = targets != NO_TARGET
+    parts = [losses[asked & part].mean().item() for part in (told, ~told)]
+    return SplitLoss(*parts, share=told[asked].double().mean().item())
