@@ -6,8 +6,8 @@ At each asked key the model must predict the value that followed it before; ever
 unpredictable and is not scored. Two layers can do it: one puts the previous token beside each
 value, the next looks for the value whose neighbour is the asked key.
 
-After Arora et al. 2023, "Zoology" (arXiv:2312.04927), appendix E. As there, the pairs come first
-and the gap of a query follows a power law. Unlike there: fillers have tokens of their own, so none
+After Arora et al. 2023, "Zoology" (arXiv:2312.04927). As in their code, the pairs come first and
+the gap of a query follows a power law. Unlike there: fillers have tokens of their own, so none
 can be taken for a key or a value; the answer stands behind its key, so nothing in the text
 contradicts a pair; values are drawn independently, so that N pairs hold N·log₂(values) bits and
 whoever cannot see the pair is right once in ``values`` times; and one generator draws everything.
@@ -151,8 +151,14 @@ def mqar_batches(
             raise ValueError(
                 f"{name}: expected a multiple of 2^halvings = {2**halvings}, got {size}"
             )
-    sizes = (int(size) for size in (batch, seq_len, n_pairs, vocab_size))
-    return _Batches(*sizes, float(alpha), int(halvings))
+    return _Batches(
+        batch=int(batch),
+        seq_len=int(seq_len),
+        n_pairs=int(n_pairs),
+        vocab_size=int(vocab_size),
+        alpha=float(alpha),
+        halvings=int(halvings),
+    )
 
 
 def solve(inputs: Tensor) -> Tensor:
@@ -206,7 +212,7 @@ def told_by_context(inputs: Tensor, targets: Tensor) -> Tensor:
     Those whose pair (input, target) stood in the text before, so that whoever recalls what followed
     this token the last time has seen the answer. In MQAR that is every target. What the weights
     know anyway (a frequent pair) is told too: leave such pairs out of the mask to ask for recall
-    alone. Source: the "AR hits" of Arora et al. 2023 (arXiv:2312.04927), section 3.1.
+    alone. Source: the "AR hits" of Arora et al. 2023 (arXiv:2312.04927).
     """
     asked = targets != NO_TARGET
     after = torch.where(asked, targets, inputs.roll(-1, 1))
@@ -239,5 +245,8 @@ def split_loss(
         ]
     )
     asked = targets != NO_TARGET
-    parts = [losses[asked & part].mean().item() for part in (told, ~told)]
-    return SplitLoss(*parts, share=told[asked].double().mean().item())
+    return SplitLoss(
+        told=losses[asked & told].mean().item(),
+        rest=losses[asked & ~told].mean().item(),
+        share=told[asked].double().mean().item(),
+    )
