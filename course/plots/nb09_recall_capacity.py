@@ -206,16 +206,28 @@ def leaks(matrices: Mapping[str, object], names: Sequence[str], *, columns: int 
             axes.set_yticks([])
         axes.set_title(f"{title}\nerror {number(errors[title], 2)}")
         axes.set(xlabel="whose value", ylabel="whose reading" if left else "")
-    told = "; ".join(f"{title}: error ≈ {number(error, 2)}" for title, error in errors.items())
+    told = "; ".join(
+        f"{title}: error ≈ {number(errors[title], 2)}, {_largest_leak(L, names)}"
+        for title, L in arrays.items()
+    )
     return Picture(
         figure,
-        finding=f"Leak matrices of {N} names. {told}.",
+        finding=f"{N} names. {told}.",
         alt=(
             f"{len(arrays)} square tables of {N} names, {', '.join(arrays)}: rows are readings, "
             "columns the values that stand in them. A perfect memory has 1 on the diagonal and 0 "
             "elsewhere."
         ),
     )
+
+
+def _largest_leak(L: np.ndarray, names: Sequence[str]) -> str:
+    others = np.abs(L - np.diag(np.diagonal(L)))
+    reading, value = np.unravel_index(others.argmax(), L.shape)
+    if others.max() < 1e-9:
+        return "no leak"
+    leak = number(float(L[reading, value]), 2)
+    return f"largest leak ≈ {leak}, of {names[value]}’s value in {names[reading]}’s reading"
 
 
 def what_is_left(
