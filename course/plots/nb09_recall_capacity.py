@@ -12,6 +12,7 @@ from course.plots.parts import (
     draw_matrix,
     label_tokens,
     number,
+    readable_on,
     require_some,
     signed_norm,
 )
@@ -33,7 +34,7 @@ def write_and_read(keys: object, values: object, names: Sequence[str], *, ask: i
     S = K.T @ V
     leaks = K @ K[ask]
     reading = K[ask] @ S
-    canvas = Canvas(unit=0.22, N=N, D=D, Dv=V.shape[1])
+    canvas = Canvas(_unit(2.4 * D + 3 * 2.4 * V.shape[1] + 18), N=N, D=D, Dv=V.shape[1])
     cell = (2.4, 1.6)
     K_ = canvas.matrix("keys", "N D", at=(0, 0), role="key", values=K, digits=None, cell=cell)
     V_ = canvas.matrix(
@@ -126,7 +127,7 @@ def correction(
     old = k @ S
     difference = v - old
     after = S + beta * k.T @ difference
-    canvas = Canvas(unit=0.22, D=D, Dv=Dv)
+    canvas = Canvas(_unit(4 * 2.4 * Dv + 20), D=D, Dv=Dv)
     look = {"digits": None, "cell": (2.4, 1.6)}
     before = canvas.matrix("state", "D Dv", at=(0, 0), role="state", values=S, **look)
     stored = canvas.matrix(
@@ -198,10 +199,12 @@ def leaks(matrices: Mapping[str, object], names: Sequence[str], *, columns: int 
     for axes in grid.flat[len(arrays) :]:
         axes.axis("off")
     for place, (axes, (title, L)) in enumerate(zip(grid.flat, arrays.items(), strict=False)):
-        image, _ = draw_matrix(axes, L, signed=True, digits=2 if N <= 6 else None)
+        image, printed = draw_matrix(axes, L, signed=True, digits=1 if N <= 7 else None)
         image.set_norm(norm)
+        for text, value in zip(printed, L.ravel(), strict=False):
+            text.set_color(readable_on(image.cmap(norm(value))))
         left = place % across == 0
-        label_tokens(axes, rows=names if left else None, columns=names)
+        label_tokens(axes, rows=names if left else None, columns=names, upright=False)
         if not left:
             axes.set_yticks([])
         axes.set_title(f"{title}\nerror {number(errors[title], 2)}")
@@ -272,20 +275,21 @@ def what_is_left(
 
 
 def sheets(bytes_needed: Mapping[str, float]) -> Picture:
-    """Rectangles as large as what must be kept: label → bytes, drawn to scale from left to right.
+    """Squares as large as what must be kept: label → bytes, to scale, from left to right.
 
-    Raises ``ValueError`` for what is not above 0.
+    The first is what shall be kept, the others are states that keep it. Raises ``ValueError`` for
+    what is not above 0.
     """
     require_some("bytes_needed", bytes_needed)
     sizes = {label: float(as_array(label, size, ndim=0)) for label, size in bytes_needed.items()}
     canvas = Canvas(unit=0.22)
     per = max(sizes.values()) / WIDE**2
-    at: Spot | tuple[float, float] = Spot(0, 0, 0, 1)
+    x = 0.0
     for place, (label, size) in enumerate(sizes.items()):
         role = "value" if place == 0 else "state"
-        area = canvas.area("", size, at, per=per, role=role, widest=2 * WIDE)
-        canvas.text(f"{label}\n{_kilobytes(size)}", at=area.above(0.5), points=9.5)
-        at = Spot(max(area.right[0], area.x) + 7.0, 0, 0, 1)
+        area = canvas.area("", size, Spot(x, 0, 0, 1), per=per, role=role, widest=2 * WIDE)
+        written = canvas.text(f"{label}\n{_kilobytes(size)}", at=area.above(0.5), points=9.5)
+        x = max(area.right[0], written.right[0]) + 5.0
     told = ", ".join(f"{label} {_kilobytes(size)}" for label, size in sizes.items())
     return canvas.picture(
         finding=f"What must be kept: {told}.".replace("\n", " "),
@@ -294,7 +298,12 @@ def sheets(bytes_needed: Mapping[str, float]) -> Picture:
 
 
 def _kilobytes(size: float) -> str:
-    return f"{size / 1_000:,.3g} KB"
+    return f"{number(size / 1_000, 1 if size < 100_000 else 0)} KB"
+
+
+def _unit(width: float) -> float:
+    """The unit in inches at which so many of them are no wider than a notebook."""
+    return min(0.22, 9.2 / width)
 
 
 def _require_pairs(N: int, n_values: int, names: Sequence[str], ask: int) -> None:
