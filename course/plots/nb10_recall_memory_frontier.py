@@ -1,4 +1,4 @@
-"""Pictures of notebook 10: the recall task, two layers that solve it, what is kept, the frontier."""
+"""Pictures of notebook 10: the task, two layers that solve it, what is kept, the frontier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from course.inputs import require_positive
 from course.plots.drawing import Canvas
 from course.plots.parts import as_array, require_some
-from course.plots.places import Place, Spot
+from course.plots.places import Spot
 from course.plots.style import COLOURS, INK, QUIET, Picture, new_figure, styled
 
 BYTES = 4  # of a number in float32
@@ -75,7 +75,9 @@ def _last_earlier(words: Sequence[str], place: int) -> int:
         raise ValueError(f"asked: expected places from 0 to {len(words) - 2}, got {place}")
     earlier = [t for t in range(place) if words[t] == words[place]]
     if not earlier:
-        raise ValueError(f"asked: expected words that stood before, got a new one, {words[place]!r}")
+        raise ValueError(
+            f"asked: expected words that stood before, got a new one, {words[place]!r}"
+        )
     return earlier[-1]
 
 
@@ -96,9 +98,7 @@ def two_layer_lookup(
     for t, word in enumerate(words):
         role = "query" if t == T - 1 else "value"
         x = t * step
-        canvas.box(
-            word, (x, 0), role="query" if t == T - 1 else "plain", size=size, literal=True
-        )
+        canvas.box(word, (x, 0), role="query" if t == T - 1 else "plain", size=size, literal=True)
         own.append(canvas.box(word, (x, 5.4), role=role, size=size, literal=True))
         earlier = words[t - 1] if t else ""
         before.append(canvas.box(earlier, (x, 7.0), role="key", size=size, literal=True))
@@ -159,9 +159,9 @@ def what_is_carried(
     Keys have width ``D``, values ``Dv``; the state is [C, Dv]. Raises ``ValueError`` for sizes
     below 1.
     """
-    for name, size in {"D": D, "Dv": Dv, "C": C, **{"lengths": min(lengths, default=0)}}.items():
+    for name, size in {"D": D, "Dv": Dv, "C": C, "lengths": min(lengths, default=0)}.items():
         require_positive(name, size)
-    canvas = Canvas(unit=0.22, D=D, Dv=Dv, C=C, **{f"T{T}": T for T in lengths})
+    canvas = Canvas(unit=0.22)
     cell, x = 0.085, 0.0
     state = BYTES * C * (Dv + 1)
     told = []
@@ -348,6 +348,7 @@ def _marks(axes: Axes, points: np.ndarray, marker: str, colour: str) -> object:
 
 
 def _lines(axes: Axes, sizes: Mapping[str, float], levels: Mapping[str, float]) -> None:
+    least = axes.dataLim.x0
     axes.set_xscale("log")
     axes.set_ylim(-0.03, 1.06)
     for name, where in sizes.items():
@@ -356,10 +357,10 @@ def _lines(axes: Axes, sizes: Mapping[str, float], levels: Mapping[str, float]) 
             name,
             (where, 0.99),
             xycoords=("data", "axes fraction"),
-            xytext=(-4, 0),
+            xytext=(4 if where < least else -4, 0),
             textcoords="offset points",
             rotation=90,
-            ha="right",
+            ha="left" if where < least else "right",
             va="top",
             fontsize=8.5,
         )
