@@ -182,7 +182,7 @@ _OTHER = _case(
 _TWO_WAYS = _case(
     "in 3 of 4 texts the asked word was followed by two different words",
     ("avbwxaxwxavx", ".........v.."),
-    ("avawxavwxavx", ".........v.."),
+    ("avaxxawwxavx", ".........v.."),
     ("axbwxavwxavx", ".........v.."),
     ("avbwxavwxavx", ".........v.."),
 )

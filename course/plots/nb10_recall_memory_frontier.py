@@ -267,17 +267,17 @@ def reach(windows: Sequence[int] = (3, 4), *, T: int = 9) -> Picture:
 def frontier(
     groups: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
     *,
-    sizes: Mapping[str, float] | None = None,
+    sizes: Mapping[str, Sequence[float]] | None = None,
     levels: Mapping[str, float] | None = None,
     enough: float = 0.9,
     size: tuple[float, float] = (9.2, 4.3),
 ) -> Picture:
     """Accuracy against state bytes: title → mixer → points (bytes, mean, least, most).
 
-    Each mixer has one mark and one colour in all panels. ``sizes``: name → bytes, an upright line;
-    ``levels``: name → accuracy, a line across. The finding says what the smallest state with an
-    accuracy of ``enough`` is in each panel. Raises ``ValueError`` for no points, for more mixers
-    than there are marks, and for accuracies outside 0…1.
+    Each mixer has one mark and one colour in all panels. ``sizes``: name → bytes in each panel, an
+    upright line; ``levels``: name → accuracy, a line across. The finding says what the smallest
+    state with an accuracy of ``enough`` is in each panel. Raises ``ValueError`` for no points, for
+    more mixers than there are marks, for accuracies outside 0…1, and for another number of sizes.
     """
     require_some("groups", groups)
     mixers = list(dict.fromkeys(mixer for panel in groups.values() for mixer in panel))
@@ -287,10 +287,14 @@ def frontier(
         mixer: (MARKERS[place], (*COLOURS, INK, QUIET, "#882255")[place])
         for place, mixer in enumerate(mixers)
     }
+    upright = {name: as_array(name, bytes_) for name, bytes_ in (sizes or {}).items()}
+    for name, bytes_ in upright.items():
+        if bytes_.shape != (len(groups),):
+            raise ValueError(f"{name}: expected {len(groups)} sizes, got shape {bytes_.shape}")
     figure = new_figure(*size)
     told, handles = [], {}
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, (title, panel) in zip(panels, groups.items(), strict=True):
+    for number, (axes, (title, panel)) in enumerate(zip(panels, groups.items(), strict=True)):
         require_some(title, panel)
         best: tuple[float, str, float] | None = None
         for mixer, rows in panel.items():
@@ -311,7 +315,7 @@ def frontier(
             else f"{title}: {best[1]}, ≈ {best[0]:,.0f} bytes (≈ {best[2]:.2f})"
         )
         axes.set_title(title)
-        _lines(axes, sizes or {}, levels or {})
+        _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 9)
@@ -350,7 +354,7 @@ def _marks(axes: Axes, points: np.ndarray, marker: str, colour: str) -> object:
 def _lines(axes: Axes, sizes: Mapping[str, float], levels: Mapping[str, float]) -> None:
     least = axes.dataLim.x0
     axes.set_xscale("log")
-    axes.set_ylim(-0.03, 1.06)
+    axes.set(ylim=(-0.03, 1.06), yticks=np.linspace(0, 1, 6))
     for name, where in sizes.items():
         axes.axvline(where, color=INK, linestyle=(0, (5, 3)), linewidth=1.2, zorder=1)
         axes.annotate(
