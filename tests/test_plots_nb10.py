@@ -83,9 +83,8 @@ def test_each_question_is_answered_by_what_followed_the_word_before(pictures) ->
         "3 questions in 14 words: david → rice, anna → milk, felix → corn. Each answer was told "
         "3 to 10 words before."
     )
-    boxes = [
-        box.get_x() + box.get_width() / 2 for box in ink.patches(pictures["task"], FancyBboxPatch)
-    ]
+    boxes = ink.patches(pictures["task"], FancyBboxPatch)
+    middle = [box.get_x() + box.get_width() / 2 for box in boxes]
     for chain, (told, answer) in zip(
         arrows(pictures["task"], "value"), [(5, 8), (3, 13), (1, 11)], strict=True
     ):
