@@ -37,7 +37,9 @@ DRAW = {
     "reach of one": lambda: plots.reach((5,), T=6),
     "reach of three": lambda: plots.reach((2, 3, 2), T=7),
     "frontier": lambda: plots.frontier(
-        GROUPS, sizes={"least": [22, 22], "N = C": [8_800, 17_000]}, levels={"1 in 48": 1 / 48}
+        GROUPS,
+        sizes={"least": [22, 22], "N = C": [8_800, 17_000]},
+        levels={"1 in 48": 1 / 48, "b": 0.096},
     ),
     "nine mixers": lambda: plots.frontier(NINE, size=(6.6, 4.0)),
 }
