@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from course.inputs import require_positive
@@ -292,7 +293,8 @@ def frontier(
         if bytes_.shape != (len(groups),):
             raise ValueError(f"{name}: expected {len(groups)} sizes, got shape {bytes_.shape}")
     figure = new_figure(*size)
-    told, handles = [], {}
+    told: list[str] = []
+    handles: dict[str, Line2D] = {}
     panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
     for number, (axes, (title, panel)) in enumerate(zip(panels, groups.items(), strict=True)):
         require_some(title, panel)
@@ -333,7 +335,7 @@ def frontier(
     )
 
 
-def _marks(axes: Axes, points: np.ndarray, marker: str, colour: str) -> object:
+def _marks(axes: Axes, points: np.ndarray, marker: str, colour: str) -> Line2D:
     x, mean, low, high = points.T
     (line,) = axes.plot(
         x,
