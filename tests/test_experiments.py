@@ -597,7 +597,7 @@ def test_jobs_must_be_a_number(course, jobs):
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if load(name)])
 def test_what_is_stored_can_be_repeated_here(course, name):
     try:
-        if find_text() is None:
+        if "task" not in configs(name)[0] and find_text() is None:  # the others make their data
             pytest.skip("Tiny Shakespeare is not on this machine: run `course data fetch`")
     except (TextUnavailable, WrongText) as missing:
         pytest.skip(str(missing))
