@@ -349,6 +349,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint(corpus, tmp_path):
         language_model.execute(config, Progress(killed, checkpoint))
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40]  # the checkpoint of step 20
+    # Killed after the last step, before the record was written: nothing is left to train.
+    assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
+    assert steps == [30, 40]
     checkpoint.write_bytes(b"half a checkpoint")
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40, 10, 20, 30, 40]

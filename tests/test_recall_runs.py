@@ -54,6 +54,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path):
         recall.execute(run_config(), Progress(killed, checkpoint))
     assert recall.execute(run_config(), Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40]
+    # Killed after the last step, before the record was written: nothing is left to train.
+    assert recall.execute(run_config(), Progress(steps.append, checkpoint)) == expected
+    assert steps == [30, 40]
     checkpoint.write_bytes(b"half a checkpoint")
     assert recall.execute(run_config(), Progress(steps.append, checkpoint)) == expected
 

@@ -64,11 +64,11 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     }
     try:
         try:
-            fit(model, config, **options)
+            history = fit(model, config, **options)
         except UnusableCheckpoint:  # nothing was trained yet; begin again
             assert progress.checkpoint is not None
             progress.checkpoint.unlink()
-            fit(model, config, **options)
+            history = fit(model, config, **options)
     except FloatingPointError:
         return {"curve": curve_of(history), "result": result | {"diverged_at": history.steps}}
     progress.keep(model)
