@@ -269,6 +269,20 @@ def test_a_strong_decay_costs_no_digits(m: Any) -> None:
         close(out, v, ("only the present", way), 1e-6)
 
 
+def test_equal_keys_cost_no_digits(m: Any) -> None:
+    """The powers of a system full of ones grow like 2^n before they cancel; its solution does not.
+
+    Keys with a cosine of 1, or nearly, and β = 1: every token takes the last one's place.
+    """
+    q, k, v, x = inputs(64, B=1, H=2)
+    near = normalize(k[:, :, :1] + 0.03 * k, dim=-1)
+    for keys in (k[:, :, :1].expand_as(k), near):
+        tokens = [y.float() for y in (q, keys, v, torch.ones_like(x))]
+        for way in WAYS:
+            out = attend(m, "delta", *tokens, **WAYS[way])
+            close(out, expected("delta", *tokens), way, 1e-5)
+
+
 def test_sums_are_kept_in_float32(m: Any) -> None:
     """A sum of ones stops at 256 in bfloat16; a correction of 2⁻¹⁰ of the rest stops at once."""
     n = 1200
