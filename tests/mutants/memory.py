@@ -208,6 +208,15 @@ def _first_order(self: Any, system: Tensor, right: Tensor) -> Tensor:
     return 2 * right - system @ right
 
 
+def _by_doubling(self: Any, system: Tensor, right: Tensor) -> Tensor:
+    """(I + L)⁻¹ = (I − L)(I + L²)(I + L⁴)…, exact on paper."""
+    L = system - torch.eye(len(system[0, 0])).to(system)
+    right, power = right - L @ right, L @ L
+    for _ in range(6):
+        right, power = right + power @ right, power @ power
+    return right
+
+
 def _stale(self: Any, system: Tensor, right: Tensor) -> Tensor:
     return right
 
@@ -408,6 +417,7 @@ MUTANTS: dict[str, type[Plain]] = {
     "the last ragged chunk is dropped": wrong(ByChunks, chunks=_ragged),
     "nothing is corrected inside a chunk": wrong(ByChunks, solved=_stale),
     "the inverse to first order": wrong(ByChunks, solved=_first_order),
+    "the inverse by doubling": wrong(ByChunks, solved=_by_doubling, size=64),
     "no gradient through the system": wrong(ByChunks, solved=_half_gradient),
     "β of the corrected token, not of the correcting": wrong(
         ByChunks,
