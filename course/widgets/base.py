@@ -37,7 +37,8 @@ class Slider:
     """A number from ``low`` to ``high``: a slider with a linked number field.
 
     The values are whole numbers if ``value`` is an ``int``. The field takes any number in the
-    range, also between the steps of the slider.
+    range, also between the steps of the slider. ``log``: each step doubles the number, and low and
+    high are powers of 2; for quantities that stand on logarithmic axes.
     """
 
     label: str
@@ -45,6 +46,7 @@ class Slider:
     low: float
     high: float
     step: float = 1
+    log: bool = False
 
     def read(self, raw: object) -> float:
         """The number that ``raw`` (a number, or what was typed) stands for, or ``ValueError``."""
@@ -64,22 +66,31 @@ class Slider:
 
     def grid(self) -> list[float]:
         """Every place the slider can stand at."""
+        if self.log:
+            exponents = range(round(np.log2(self.low)), round(np.log2(self.high)) + 1)
+            return [self.read(2.0**exponent) for exponent in exponents]
         count = round((self.high - self.low) / self.step)
         places = [min(self.low + i * self.step, self.high) for i in range(count + 1)]
         return [self.read(round(place, 10)) for place in places]
 
     def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
-        make = ipw.IntSlider if isinstance(self.value, int) else ipw.FloatSlider
+        if self.log:
+            make, low, high = ipw.FloatLogSlider, np.log2(self.low), np.log2(self.high)
+            options = {"base": 2.0}
+        else:
+            make = ipw.IntSlider if isinstance(self.value, int) else ipw.FloatSlider
+            low, high, options = self.low, self.high, {}
         slider = make(
             value=self.value,
-            min=self.low,
-            max=self.high,
+            min=low,
+            max=high,
             step=self.step,
             description=self.label,
             readout=False,
             tooltip="The arrow keys move it; the field beside it takes a number.",
             style={"description_width": _LABEL_WIDTH},
             layout=ipw.Layout(width="21em"),
+            **options,
         )
         field = ipw.Text(
             value=_text(self.value),

@@ -17,6 +17,7 @@ import pytest
 from course.widgets import (
     AttentionExplorer,
     ChunkExplorer,
+    CrosstalkExplorer,
     Explorer,
     FeatureMapExplorer,
     RegisterExplorer,
@@ -41,6 +42,7 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     ChunkExplorer,
     FeatureMapExplorer,
     RooflineExplorer,
+    CrosstalkExplorer,
 )
 
 
@@ -154,6 +156,23 @@ def test_the_number_field_moves_the_slider(live: Lab) -> None:
     )
     handle = output.locator(".widget-slider", has_text="Temperature").locator(".noUi-handle")
     assert float(handle.get_attribute("aria-valuenow")) == 0
+
+
+def test_arrow_keys_double_a_logarithmic_slider(live: Lab) -> None:
+    output = live.output(EXPLORERS.index(CrosstalkExplorer))
+    handle = output.locator(".widget-slider", has_text="Pairs N").locator(".noUi-handle")
+    field = output.get_by_role("textbox", name="Pairs N")
+    status = output.locator("[role=status]")
+    handle.focus()
+    live.page.keyboard.press("ArrowRight")
+    playwright.expect(field).to_have_value("32", timeout=PATIENCE)
+    playwright.expect(status).to_have_text(CrosstalkExplorer(N=32).status, timeout=PATIENCE)
+    output.locator("img").scroll_into_view_if_needed()
+    live.shoot("6-crosstalk")
+    field.fill("20")
+    field.press("Enter")
+    playwright.expect(status).to_have_text(CrosstalkExplorer(N=20).status, timeout=PATIENCE)
+    playwright.expect(field).to_have_value("20", timeout=PATIENCE)
 
 
 def test_letters_in_a_number_field_get_a_sentence_and_the_value_stays(live: Lab) -> None:
