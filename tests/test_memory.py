@@ -531,12 +531,17 @@ def test_dtypes_and_autocast(rule: str, way: str) -> None:
         assert out.dtype == dtype and state.t.dtype == torch.int64
         assert all(x.dtype == wide for x in state[:-1])
         close(out, exact, (rule, dtype), 4 * torch.finfo(dtype).eps)
-        after = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)
-        assert after[0].dtype == dtype and all(x.dtype == wide for x in after[1][:-1])
+        before = attend(memory, rule, *(x[:, :, :39] for x in tokens), return_state=True)[1]
+        after = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)
+        assert after[0].dtype == dtype
+        close(after[0], out[:, :, 39:], (rule, dtype), 4 * torch.finfo(dtype).eps)
+        for got, wanted in zip(after[1], state, strict=True):
+            assert got.dtype == wanted.dtype
+            close(got, wanted, (rule, dtype), 1e-6)
         if dtype == torch.float32:
             with torch.autocast("cpu", torch.bfloat16):
                 again = attend(memory, rule, *tokens, **WAYS[way])
-                stepped = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)[0]
+                stepped = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)[0]
             assert torch.equal(again, out) and torch.equal(stepped, after[0])
 
 
@@ -612,6 +617,9 @@ def test_transforms_forward_mode_and_a_device_without_float64(rule: str) -> None
     with NoDouble():
         on_meta = attend(memory, rule, *(x.to("meta") for x in tokens), return_state=True)
         assert on_meta[0].shape == whole.shape and all(x.is_meta for x in on_meta[1])
+        for state in (None, on_meta[1]):
+            first = (x[:, :, :1].to("meta") for x in tokens)
+            assert all(x.is_meta for x in steps(memory, rule, *first, state)[1])
 
 
 @pytest.mark.parametrize("rule", ["delta", "gated"])

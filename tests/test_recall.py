@@ -6,6 +6,7 @@ wrong ones in their place, which one of these tests at least must refuse.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -105,15 +106,21 @@ def test_the_geometry_of_keys(m: Any) -> None:
 
 def test_the_same_seed_gives_the_same_numbers(m: Any) -> None:
     stream = torch.get_rng_state()
-    one = m.recall_error(9, 4, trials=3000, Dv=3)
-    assert torch.equal(torch.get_rng_state(), stream), "the global stream was moved"
-    torch.manual_seed(12345)
-    assert m.recall_error(9, 4, trials=3000, Dv=3) == one, "depends on the global stream"
-    assert m.recall_error(9, 4, trials=3000, Dv=3, seed=1).mean != one.mean
+    for options in ({}, {"values": "onehot"}, {"keys": "correlated", "cosine": 0.5}):
+        ask = functools.partial(m.recall_error, 9, 4, trials=3000, Dv=3, **options)
+        one = ask()
+        assert torch.equal(torch.get_rng_state(), stream), "the global stream was moved"
+        torch.manual_seed(12345)
+        assert ask() == one, "depends on the global stream"
+        torch.set_rng_state(stream)
+        assert ask(seed=0) == one and ask(seed=1).mean != one.mean
+        with torch.device("meta"):  # another default device would draw other numbers, here none
+            assert ask() == one
+    assert torch.equal(m.draw_keys(3, 4), m.draw_keys(3, 4, seed=0))
     assert torch.equal(m.draw_keys(3, 4, seed=5), m.draw_keys(3, 4, seed=5))
     assert not torch.equal(m.draw_keys(3, 4, seed=5), m.draw_keys(3, 4, seed=6))
-    with torch.device("meta"):  # another default device would draw other numbers, here none
-        assert m.recall_error(9, 4, trials=3000, Dv=3) == one
+    with torch.device("meta"):
+        assert not m.draw_keys(3, 4).is_meta
 
 
 def test_the_width_of_the_values_matters(m: Any) -> None:
@@ -172,6 +179,7 @@ LAWS: list[dict[str, Any]] = [
     {"decay": 0.9, "age": 4},
     {"keys": "orthonormal"},
     {"keys": "orthonormal", "decay": 0.9, "age": 4},
+    {"keys": "orthonormal", "decay": 0.9, "age": 4, "values": "onehot", "Dv": 3},
     {"keys": "orthonormal", "rule": "delta", "beta": 0.5, "passes": 2},
     {"keys": "orthonormal", "rule": "least_squares"},
     {"rule": "delta", "age": 0},
@@ -241,7 +249,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"rule": "hebb"}, "^rule: expected one of add, divide, delta, softmax, least_squares"),
         ({"feature_map": "cosine"}, "^feature_map: expected one of"),
         ({"feature_map": 3}, "^feature_map: expected a name or a function, got int"),
-        ({"feature_map": lambda k: k[:, 0]}, r"^feature_map: expected features \[3, 5, 'C'\]"),
+        ({"feature_map": lambda k: k[:, 0]}, r"features \[3, 5, 'C'\], got \[3, 4\]"),
         ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
         ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
         ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
