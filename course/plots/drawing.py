@@ -128,9 +128,18 @@ class Canvas(Sheet):
         return place
 
     def dot(
-        self, at: At, words: str = "", *, role: str = "plain", radius: float | None = None
+        self,
+        at: At,
+        words: str = "",
+        *,
+        role: str = "plain",
+        radius: float | None = None,
+        pale: bool = False,
     ) -> Place:
-        """A circle: a node of a graph, or a sign such as ``+``; empty ones are filled."""
+        """A circle: a node of a graph, or a sign such as ``+``; empty ones are filled.
+
+        ``pale``: in the role's pale colour, for what stands beside the point.
+        """
         if radius is None:
             radius = self._units(7.5 if words else 4.0)
         place = self._settle(at, 2 * radius, 2 * radius, round_=True)
@@ -138,8 +147,8 @@ class Canvas(Sheet):
             Circle(
                 place.centre,
                 radius,
-                facecolor=tint(role) if words else colour(role),
-                edgecolor=colour(role),
+                facecolor=tint(role) if words or pale else colour(role),
+                edgecolor=tint(role, 0.5) if pale else colour(role),
                 linewidth=1.3,
                 zorder=4,
             )
