@@ -329,59 +329,76 @@ def mean_as_matrix(vectors: object, words: Sequence[str] = WORDS, *, row: int = 
     result = ", ".join(cell_text(value, None) for value in means[row])
     return canvas.picture(
         finding=(
-            f"Row {row + 1} has 1/{row + 1} at its first {row + 1} positions and 0 after them: times "
-            f"the word vectors it gives their mean so far, ({result})."
+            f"Row {row + 1} has 1/{row + 1} at its first {row + 1} positions and 0 after them: "
+            f"times the word vectors it gives their mean so far, ({result})."
         ),
         alt=(
-            f"Three matrices to scale: the weights [{T}, {T}], with 1/t at the first t positions of "
-            f"row t and the future grey, times the word vectors [{T}, {E}] of {' '.join(words)}, gives "
-            f"the means [{T}, {E}]. Row {row + 1} is framed."
+            f"Three matrices to scale: the weights [{T}, {T}], with 1/t at the first t positions "
+            f"of row t and the future grey, times the word vectors [{T}, {E}] of "
+            f"{' '.join(words)}, gives the means [{T}, {E}]. Row {row + 1} is framed."
         ),
     )
 
 
-def mean_language_model(
-    words: Sequence[str] = WORDS, *, E: int = 4, V: int = 8, row: int = 3
+def language_model(
+    words: Sequence[str] = WORDS,
+    *,
+    weights: str = "mean",
+    E: int = 4,
+    V: int = 8,
+    row: int = 3,
 ) -> Picture:
-    """A language model made of a table, the mean and a linear map, every matrix to scale.
+    """A language model of a table, a matrix of weights and a linear map, all to scale.
 
-    ``words`` go in; word number ``row`` (counted from 0) is followed. ``V`` words are in the
-    vocabulary. Raises ``ValueError`` for sizes below 1 and a ``row`` that is none of the words.
+    ``weights`` are those of the "mean", or "learned" ones. ``words`` go in; word number ``row``
+    (counted from 0) is followed. ``V`` words are in the vocabulary. Raises ``ValueError`` for
+    other weights, sizes below 1 and a ``row`` that is none of the words.
     """
+    if weights not in ("mean", "learned"):
+        raise ValueError(f"weights: expected mean or learned, got {weights!r}")
     T = len(words)
     _require_row(row, T)
-    canvas = Canvas(unit=0.2, T=T, E=E, V=V)
-    seen = range(row + 1)
-    table = canvas.matrix("vectors", "V E", at=Spot(0, 0, 0, 0.5), role="learned")
-    spot = Spot(table.right[0] + 6.4, 0, 0, 0.5)
-    x = canvas.matrix("words", "T E", at=spot, role="stream", rows=seen)
+    learned = weights == "learned"
+    canvas = Canvas(unit=0.19, T=T, E=E, V=V)
+    A = canvas.matrix(
+        "weights",
+        "T T",
+        at=Spot(0, 0, 0, 0.5),
+        role="learned" if learned else "plain",
+        rows=[row],
+        hidden=np.triu(np.ones((T, T), dtype=bool), 1),
+    )
+    labels = canvas.pitch(words, points=9)
+    x = canvas.matrix("words", "T E", at=A.beside(1.9 + labels), role="stream", rows=range(row + 1))
     for t, word in enumerate(words):
         role = None if t <= row else "hidden"
         canvas.text(word, at=x.row(t).before(0.4), points=9, literal=True, role=role)
-    means = canvas.matrix("means", "T E", at=x.beside(4.0), role="stream", rows=[row])
-    linear = canvas.matrix("linear map", "E V", at=means.beside(2.4), role="learned")
-    scores = canvas.matrix("scores", "T V", at=linear.beside(2.4), role="plain", rows=[row])
-    canvas.arrow(table, (x.x - canvas.pitch(words, points=9), 0), role="learned")
-    canvas.arrow(x, means, role="stream", words="mean")
-    canvas.arrow(means, linear, role="stream")
-    canvas.arrow(linear, scores)
+    name = "summaries" if learned else "means"
+    summaries = canvas.matrix(name, "T E", at=x.beside(2.2), role="stream", rows=[row])
+    linear = canvas.matrix("linear map", "E V", at=summaries.beside(2.2), role="learned")
+    scores = canvas.matrix("scores", "T V", at=linear.beside(2.2), role="plain", rows=[row])
+    for sign, left in (("×", A), ("=", x), ("×", summaries), ("=", linear)):
+        canvas.text(sign, at=left.beside(1.1, middle=True), points=14)
+    table = canvas.matrix("table of vectors", "V E", at=x.below(4.6), role="learned")
+    canvas.arrow((x.centre[0], x.bottom[1] + 2.3), x, role="stream")
     for place, text in (
-        (table, "one row for each\nword there is"),
-        (x, "one row for each\nword of the text"),
-        (scores, "one score for each word\nthat may come next"),
+        (A.below(0.5), "learned, the same\nfor every text" if learned else "the mean:\n1/t each"),
+        (table.beside(0.8), "one row for each\nword there is"),
+        (scores.below(0.5), "one score for each word\nthat may come next"),
     ):
-        canvas.text(text, at=place.below(0.5), points=8.5, role="hidden")
+        canvas.text(text, at=place, points=8.5, role="hidden")
     return canvas.picture(
         finding=(
-            f"{T} words become {T} vectors of {E} numbers, then {T} means, then {T} × {V} scores: "
-            f"row {row + 1} scores the word after “{words[row]}”, from the mean of "
-            f"{_times(row + 1, 'word')}."
+            f"{T} words become {T} vectors of {E} numbers, then {T} {name}, then {T} × {V} scores: "
+            f"row {row + 1} scores the word after “{words[row]}”, from "
+            f"{'a learned weighted sum' if learned else 'the mean'} of {_times(row + 1, 'word')}."
         ),
         alt=(
-            f"Matrices to scale, from left to right: the learned table of vectors [{V}, {E}]; its "
-            f"rows for the words {' '.join(words)}, [{T}, {E}]; their means [{T}, {E}]; a learned "
-            f"linear map [{E}, {V}]; the scores [{T}, {V}]. Row {row + 1} is dark from the means "
-            "on, and so are the words that it sums up."
+            f"Matrices to scale. The weights{', learned,' if learned else ' of the mean'} "
+            f"[{T}, {T}], the future grey, times the words [{T}, {E}] gives the {name} [{T}, {E}]; "
+            f"times a learned linear map [{E}, {V}] gives the scores [{T}, {V}]. The rows for the "
+            f"words {' '.join(words)} come from a learned table [{V}, {E}] below them. Row "
+            f"{row + 1} is dark, and so are the words that it sums up."
         ),
     )
 
@@ -545,14 +562,14 @@ def residual_stream(
         raise ValueError(f"words: expected at least 2, got {len(words)}")
     canvas = Canvas(unit=0.22 if blocks == 1 else 0.19)
     parts = [mixer, *(["feed-forward"] if feed_forward else [])]
-    deep = 5.4 if norm == "pre" else 2.9  # how far the parts lie under the stream
+    high = 5.4 if norm == "pre" else 2.9  # how far the parts lie above the stream
     stream = canvas.words(words[-1:], at=(0, 0))  # the boxes on it, from left to right
     x = stream[0].right[0] + 2.9
     readers, added = [], 0
     for block in range(blocks):
         inside: list[Place] = []
         for part in parts:
-            box, plus = _reads_and_adds(canvas, part, x, deep, norm == "pre")
+            box, plus = _reads_and_adds(canvas, part, x, high, norm == "pre")
             x, added = plus.right[0] + 2.0, added + 1
             inside += [box, plus]
             if norm == "post":
@@ -561,9 +578,10 @@ def residual_stream(
                 x = stream[-1].right[0] + 2.4
             if part == mixer:
                 readers.append(box)
-        canvas.frame(inside, f"block {block + 1}" if blocks > 1 else "block", pad=0.8)
+        title = f"block {block + 1}" if blocks > 1 else "block"
+        canvas.frame(inside, title, pad=0.8, below=True)
         x += 1.6
-    canvas.text("stream", at=(x + 0.4, -0.9), points=9, role="stream")
+    canvas.text("stream", at=(x + 0.4, 0.9), points=9, role="stream")
     x += 2.6
     if norm == "pre":
         stream.append(canvas.box("norm", at=Spot(x, 0, 0, 0.5), points=9))
@@ -571,7 +589,7 @@ def residual_stream(
     stream.append(canvas.box("next\nword", at=Spot(x, 0, 0, 0.5), role="learned"))
     for one, two in itertools.pairwise(stream):
         canvas.arrow(one, two, role="stream", width=4.0)
-    _other_streams(canvas, deep, stream[-1].x, words[:-1], readers)
+    _other_streams(canvas, high, stream[-1].x, words[:-1], readers)
     normed = {
         "pre": " through a norm, and there is one more at the end",
         "post": ", and a norm rescales the line after each sum",
@@ -585,36 +603,38 @@ def residual_stream(
         alt=(
             f"A thick line runs from the word {words[-1]} to the next word. "
             f"{_times(blocks, 'block')} with {' and '.join(parts)}: a part reads from the line and "
-            f"adds what it makes to the line{normed[norm]}. Below lie thin lines of "
+            f"adds what it makes to the line{normed[norm]}. Above lie the thinner lines of "
             f"{' and '.join(words[:-1])}, which the {mixer} reads too."
         ),
     )
 
 
 def _reads_and_adds(
-    canvas: Canvas, part: str, x: float, deep: float, normed: bool
+    canvas: Canvas, part: str, x: float, high: float, normed: bool
 ) -> tuple[Place, Place]:
     """A part that taps the stream at ``x``; returns its box and the sum behind it."""
     source = canvas.dot((x, 0), role="stream", radius=0.22)
     if normed:
-        norm = canvas.box("norm", at=(x, deep - 2.7), points=9)
+        norm = canvas.box("norm", at=(x, 2.7 - high), points=9)
         canvas.arrow(source, norm, role="stream")
         source = norm
-    box = canvas.box(part, at=Spot(x - 1.4, deep, 0, 0.5))
+    box = canvas.box(part, at=Spot(x - 1.4, -high, 0, 0.5))
     canvas.arrow(source, box, role="stream")
     plus = canvas.dot((box.right[0] + 1.3, 0), "+", role="stream")
-    canvas.arrow(box, (plus.centre[0], deep), plus, role="stream")
+    canvas.arrow(box, (plus.centre[0], -high), plus, role="stream")
     return box, plus
 
 
 def _other_streams(
-    canvas: Canvas, deep: float, until: float, words: Sequence[str], readers: Sequence[Place]
+    canvas: Canvas, high: float, until: float, words: Sequence[str], readers: Sequence[Place]
 ) -> None:
-    """The streams of earlier words, nearest first, read by the mixers above them."""
-    for line, word in enumerate(reversed(words)):
-        place = canvas.words([word], at=(0, deep + 3.0 + 1.9 * line))[0]
-        canvas.arrow(place.right, (until, place.right[1]), role="stream", width=2)
+    """The streams of earlier words, the first on top, read by the mixers below them."""
+    for line, word in enumerate(words, 1):
+        place = canvas.words([word], at=(0, -high - 3.0 - 1.9 * (len(words) - line)))[0]
+        y = place.right[1]
+        canvas.text("…", at=Spot(until, y, 0, 0.5), points=12, role="stream")
+        canvas.arrow(place.right, (until - 0.3, y), role="stream", width=2, head=False)
         for reader in readers:
-            x = reader.x + reader.width * (line + 1) / (len(words) + 1)
-            canvas.dot((x, place.right[1]), role="stream", radius=0.18)
-            canvas.arrow((x, place.right[1]), (x, reader.bottom[1] + 0.15), role="stream")
+            x = reader.x + reader.width * line / (len(words) + 1)
+            canvas.dot((x, y), role="stream", radius=0.18)
+            canvas.arrow((x, y), (x, reader.top[1] - 0.15), role="stream")
