@@ -212,12 +212,12 @@ def _scores_by_hand(T: int) -> tuple[Tensor, Tensor]:
     return _fading(T), _previous(T)
 
 
-_both = {"names": ("fading", "previous")}
+_both = ("fading", "previous")
 _sizes = case(7), case(12), case(2)
 _fades = partial(
     agrees,
     _scores_by_hand,
-    **_both,
+    names=_both,
     joint=lambda fading, previous: _weights_of(fading),
     mistakes={
         "These are the weights themselves. The softmax takes exp of a score, so a score is the "
@@ -236,7 +236,7 @@ _fades = partial(
 _copies = partial(
     agrees,
     _scores_by_hand,
-    **_both,
+    names=_both,
     joint=lambda fading, previous: _weights_of(previous),
     atol=1e-3,
     mistakes={
@@ -254,7 +254,7 @@ _copies = partial(
 SCORES_BY_HAND = Exercise(
     "scores_by_hand",
     {
-        "shapes": shaped(_scores_by_hand, case(5), case(1), names=_both["names"]),
+        "shapes": shaped(_scores_by_hand, case(5), case(1), names=_both),
         "fading": _fades(*_sizes, rule="each word must get half the weight of the word after it"),
         "first row": _copies(
             *_sizes,

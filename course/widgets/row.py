@@ -255,7 +255,7 @@ class RowExplorer(Explorer):
             )
         total, hidden = float(weights.sum()), float(weights[~visible].sum())
         best = weights.max()
-        winners = [_named(i) for i in np.flatnonzero(weights > best - 1e-9)]
+        winners = [_named(int(i)) for i in np.flatnonzero(weights > best - 1e-9)]
         most = (
             f"{winners[0]} gets most, {number(best, 2)}"
             if len(winners) == 1
