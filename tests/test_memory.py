@@ -29,7 +29,7 @@ from course.memory import (
 )
 from course.state import DeltaState, LinearState
 from tests import drawing, oracles
-from tests.drawing import B, D, H, close, draw, leaves, some
+from tests.drawing import B, D, H, NoDouble, close, draw, leaves, some
 
 T, Dv = 21, 5
 #: Every way to compute it: in one chunk, in several with a ragged one behind, token by token.
@@ -267,6 +267,20 @@ def test_a_strong_decay_costs_no_digits(m: Any) -> None:
     for way in WAYS:
         out = m.gated_attention(q, k, v, log_decay=nothing_left, **WAYS[way])
         close(out, v, ("only the present", way), 1e-6)
+
+
+def test_equal_keys_cost_no_digits(m: Any) -> None:
+    """The powers of a system full of ones grow like 2^n before they cancel; its solution does not.
+
+    Keys with a cosine of 1, or nearly, and β = 1: every token takes the last one's place.
+    """
+    q, k, v, x = inputs(64, B=1, H=2)
+    near = normalize(k[:, :, :1] + 0.03 * k, dim=-1)
+    for keys in (k[:, :, :1].expand_as(k), near):
+        tokens = [y.float() for y in (q, keys, v, torch.ones_like(x))]
+        for way in WAYS:
+            out = attend(m, "delta", *tokens, **WAYS[way])
+            close(out, expected("delta", *tokens), way, 1e-5)
 
 
 def test_sums_are_kept_in_float32(m: Any) -> None:
@@ -517,12 +531,17 @@ def test_dtypes_and_autocast(rule: str, way: str) -> None:
         assert out.dtype == dtype and state.t.dtype == torch.int64
         assert all(x.dtype == wide for x in state[:-1])
         close(out, exact, (rule, dtype), 4 * torch.finfo(dtype).eps)
-        after = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)
-        assert after[0].dtype == dtype and all(x.dtype == wide for x in after[1][:-1])
+        before = attend(memory, rule, *(x[:, :, :39] for x in tokens), return_state=True)[1]
+        after = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)
+        assert after[0].dtype == dtype
+        close(after[0], out[:, :, 39:], (rule, dtype), 4 * torch.finfo(dtype).eps)
+        for got, wanted in zip(after[1], state, strict=True):
+            assert got.dtype == wanted.dtype
+            close(got, wanted, (rule, dtype), 1e-6)
         if dtype == torch.float32:
             with torch.autocast("cpu", torch.bfloat16):
                 again = attend(memory, rule, *tokens, **WAYS[way])
-                stepped = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)[0]
+                stepped = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)[0]
             assert torch.equal(again, out) and torch.equal(stepped, after[0])
 
 
@@ -575,6 +594,50 @@ def test_features_with_positions_go_on_from_the_state() -> None:
     later = (y[:, :, two] for y in (q, k, v))
     out = gated_attention(*later, log_decay=-x[:, :, two], feature_map=fm, initial_state=state)
     close(out, whole[:, :, two], "resumed")
+
+
+# What else PyTorch asks
+
+
+@pytest.mark.parametrize("rule", ["delta", "gated"])
+def test_transforms_forward_mode_and_a_device_without_float64(rule: str) -> None:
+    tokens = [x.float() for x in inputs(20)]
+
+    def attention(q: Tensor, *others: Tensor) -> Tensor:
+        return attend(memory, rule, q, *others, chunk_size=8)
+
+    whole = attention(*tokens)
+    both = [torch.stack([x, x.flip(2)]) for x in tokens]
+    batch = torch.func.vmap(attention)(*both)
+    close(batch[0], whole, "vmap", 1e-6)
+    q, *others = leaves(*tokens)
+    along = torch.func.jvp(lambda q: attention(q, *others), (q,), (whole.new_ones(q.shape),))[1]
+    (back,) = torch.autograd.grad(attention(q, *others).sum(), q)
+    close(along.sum(), back.sum(), "forward mode", 1e-5)
+    with NoDouble():
+        on_meta = attend(memory, rule, *(x.to("meta") for x in tokens), return_state=True)
+        assert on_meta[0].shape == whole.shape and all(x.is_meta for x in on_meta[1])
+        for state in (None, on_meta[1]):
+            first = (x[:, :, :1].to("meta") for x in tokens)
+            assert all(x.is_meta for x in steps(memory, rule, *first, state)[1])
+
+
+@pytest.mark.parametrize("rule", ["delta", "gated"])
+def test_a_compiler_follows_to_the_end(rule: str) -> None:
+    tokens = leaves(*inputs(10), dtype=torch.float32)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda *x: attend(memory, rule, *x, chunk_size=8), fullgraph=True, backend="aot_eager"
+    )
+    plain = attend(memory, rule, *tokens, chunk_size=8)
+    found = compiled(*tokens)
+    close(found, plain, rule, 1e-6)
+    for got, wanted in zip(
+        torch.autograd.grad(found.sum(), tokens),
+        torch.autograd.grad(plain.sum(), tokens),
+        strict=True,
+    ):
+        close(got, wanted, rule, 1e-5)
 
 
 # Errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def correction(
     difference = v - old
     after = S + beta * k.T @ difference
     canvas = Canvas(_unit(4 * 2.4 * Dv + 20), D=D, Dv=Dv)
-    look = {"digits": None, "cell": (2.4, 1.6)}
+    look: dict[str, Any] = {"digits": None, "cell": (2.4, 1.6)}
     before = canvas.matrix("state", "D Dv", at=(0, 0), role="state", values=S, **look)
     stored = canvas.matrix(
         "", "1 Dv", at=before.beside(6.6), role="value", values=old, label=False, **look

@@ -60,14 +60,6 @@ def _count(decay, *, first=1, strict=True, most=1_000):
     return 0
 
 
-def _endless(decay):
-    n, weight = 0, 0.0
-    while weight <= 1:
-        n += 1
-        weight += decay**n
-    return n
-
-
 def _chunks(K, V, size, *, system=None, drop=False, first=False, read=True):
     S = V.new_zeros(K.shape[1], V.shape[1])
     for k, v in zip(K.split(size), V.split(size), strict=True):
@@ -123,7 +115,6 @@ MUTANTS = {
         "no limit": lambda decay: _count(max(decay, 0.51)),
         "a fraction": lambda decay: _count(decay) + 0.5,
         "minus one if impossible": lambda decay: _count(decay) or -1,
-        "endless": _endless,
     },
     "write_by_chunks": {
         "constant": lambda K, V, size: torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype),

@@ -208,6 +208,15 @@ def _first_order(self: Any, system: Tensor, right: Tensor) -> Tensor:
     return 2 * right - system @ right
 
 
+def _by_doubling(self: Any, system: Tensor, right: Tensor) -> Tensor:
+    """(I + L)⁻¹ = (I − L)(I + L²)(I + L⁴)…, exact on paper."""
+    L = system - torch.eye(len(system[0, 0])).to(system)
+    right, power = right - L @ right, L @ L
+    for _ in range(6):
+        right, power = right + power @ right, power @ power
+    return right
+
+
 def _stale(self: Any, system: Tensor, right: Tensor) -> Tensor:
     return right
 
@@ -330,6 +339,14 @@ def _without_own(found: Any, n: int, d: int, o: Any) -> float:
     return math.sqrt(sum((total - gamma ** (2 * a)) / d for a in ages) / len(ages))
 
 
+def _as_if_full(found: Any, n: int, d: int, o: Any) -> Any:
+    if o.get("rule") != "delta" or not found.law or o.get("keys", "gaussian") != "gaussian":
+        return found
+    ages = range(n) if o.get("age") is None else [o["age"]]
+    square = sum(2 * (1 - (1 - 1 / d) ** age) for age in ages) / len(ages)
+    return found._replace(law=math.sqrt(square))
+
+
 class _Global(Recall):
     """Drawn from the global stream"""
 
@@ -408,6 +425,7 @@ MUTANTS: dict[str, type[Plain]] = {
     "the last ragged chunk is dropped": wrong(ByChunks, chunks=_ragged),
     "nothing is corrected inside a chunk": wrong(ByChunks, solved=_stale),
     "the inverse to first order": wrong(ByChunks, solved=_first_order),
+    "the inverse by doubling": wrong(ByChunks, solved=_by_doubling, size=64),
     "no gradient through the system": wrong(ByChunks, solved=_half_gradient),
     "β of the corrected token, not of the correcting": wrong(
         ByChunks,
@@ -447,6 +465,7 @@ MISREAD: dict[str, type[Recall]] = {
     ),
     "the law with N for N − 1": _law(lambda found, n, d, o: found.law * math.sqrt(n / (n - 1))),
     "the law without what was lost": _law(_without_own),
+    "the delta rule's law of a full state": _errors(_as_if_full),
     "a law for everything": _errors(
         lambda found, n, d, o: found._replace(law=found.law or math.sqrt((n - 1) / d))
     ),
