@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import course.widgets
-from course.widgets import AttentionExplorer, Explorer
+from course.widgets import AttentionExplorer, Explorer, Slider
 from course.widgets.attention import UNTRAINED
 
 
@@ -49,6 +49,14 @@ def part(explorer: Explorer, kind: type, label: str) -> ipw.Widget:
     found = [w for w in walk(explorer) if type(w) is kind and w.description.startswith(label)]
     assert len(found) == 1, (kind, label, found)
     return found[0]
+
+
+def handle(explorer: Explorer, control: Slider) -> ipw.Widget:
+    """The slider itself of a control, without its field."""
+    if control.log:
+        return part(explorer, ipw.FloatLogSlider, control.label)
+    whole = isinstance(control.value, int)
+    return part(explorer, ipw.IntSlider if whole else ipw.FloatSlider, control.label)
 
 
 def page(explorer: Explorer) -> str:

@@ -540,6 +540,90 @@ def _three_in_one(a, b, to_tf32):
     return torch.cat([A, A, c], 1) @ torch.cat([B, d, B], 0)
 
 
+# Notebook 09
+
+
+def _erase_numpy(S, K, i):
+    S, K = S.numpy(), K.numpy()
+    others = np.delete(K, i, 0)
+    own = K[i] - np.linalg.pinv(others) @ others @ K[i]
+    if np.linalg.norm(own) < 1e-6:
+        return S
+    return S - np.outer(K[i], own @ S) / (own @ own)
+
+
+def _erase_if_the_rank_falls(S, K, i):
+    others = torch.cat([K[:i], K[i + 1 :]])
+    if torch.linalg.matrix_rank(others) == torch.linalg.matrix_rank(K):
+        return S.clone()
+    asking = torch.linalg.pinv(K)[:, i]
+    return S - torch.einsum("d,v->dv", K[i], asking @ S)
+
+
+def _erase_by_gram_schmidt(S, K, i):
+    own, seen = K[i].clone(), []
+    for j in [*range(i), *range(i + 1, len(K))]:
+        rest = K[j].clone()
+        for axis in seen:
+            rest -= (rest @ axis) * axis
+        if rest.norm() > 1e-8 * K[j].norm():
+            seen.append(rest / rest.norm())
+            own -= (own @ seen[-1]) * seen[-1]
+    return S - torch.outer(K[i], own @ S / own.square().sum()) if own.norm() > 1e-8 else S
+
+
+def _old_by_the_sum(decay):
+    if decay <= 0.5:
+        return 0
+    if decay == 1:
+        return 2
+    return math.floor(math.log(1 - (1 - decay) / decay) / math.log(decay)) + 1
+
+
+def _old_numpy(decay):
+    total = np.cumsum(float(decay) ** np.arange(1, 200))
+    return np.int64(np.argmax(total > 1) + 1) if (total > 1).any() else 0
+
+
+def _old_written_out(decay):
+    for n in range(1, 100):
+        state = torch.zeros(2, dtype=torch.float64)
+        for _ in range(n):
+            state = decay * state + torch.tensor([1.0, 0.0])
+        state = decay * state + torch.tensor([0.0, 1.0])
+        if state[0] > state[1]:
+            return torch.tensor(n)
+    return 0
+
+
+def _delta_in_a_loop(K, V, size):
+    S = torch.zeros(K.shape[1], V.shape[1], dtype=V.dtype)
+    for t in range(len(K)):
+        S += torch.outer(K[t], V[t] - K[t] @ S)
+    return S
+
+
+def _delta_numpy(K, V, size):
+    K, V = K.numpy(), V.numpy()
+    S = np.zeros((K.shape[1], V.shape[1]))
+    for a in range(0, len(K), size):
+        k = K[a : a + size]
+        S = S + k.T @ np.linalg.solve(
+            np.eye(len(k)) + np.tril(k @ k.T, -1), V[a : a + size] - k @ S
+        )
+    return S
+
+
+def _delta_by_substitution(K, V, size):
+    S = V.new_zeros(K.shape[1], V.shape[1])
+    for k, v in zip(K.split(size), V.split(size), strict=True):
+        new = v - k @ S
+        for i in range(1, len(k)):
+            new[i] -= (k[:i] @ k[i]) @ new[:i]
+        S = S + torch.einsum("td,tv->dv", k, new)
+    return S
+
+
 BY_HAND: dict[str, dict[str, Function]] = {
     "error text": {"arguments of the error": _error_text_from_its_arguments},
     "half for the cat": {
@@ -614,6 +698,21 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "one product of joined matrices": _three_in_one,
     },
     "sum_features": {},
+    "erase": {
+        "NumPy": _erase_numpy,
+        "rank, einsum": _erase_if_the_rank_falls,
+        "loop": _erase_by_gram_schmidt,
+    },
+    "old_writes": {
+        "formula": _old_by_the_sum,
+        "NumPy": _old_numpy,
+        "written out": _old_written_out,
+    },
+    "write_by_chunks": {
+        "loop": _delta_in_a_loop,
+        "NumPy": _delta_numpy,
+        "substitution, einsum": _delta_by_substitution,
+    },
 }
 
 

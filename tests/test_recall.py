@@ -144,8 +144,10 @@ def test_where_nothing_is_derived_there_is_no_law(m: Any) -> None:
     for options in (
         {"feature_map": "elu"},
         {"feature_map": "elu", "rule": "divide"},
-        {"rule": "delta"},
+        {"rule": "delta", "beta": 0.5},
         {"rule": "delta", "beta": 0.5, "age": 0},
+        {"rule": "delta", "passes": 2},
+        {"rule": "delta", "keys": "correlated", "cosine": 0.4},
         {"rule": "softmax"},
         {"rule": "least_squares", "keys": "correlated", "cosine": 0.4, "values": "onehot"},
         {"feature_map": torch.nn.Identity()},
@@ -167,6 +169,27 @@ def test_the_law_of_the_gate(m: Any) -> None:
     close(law, math.sqrt(sum(squares) / n), "all ages")
 
 
+def test_the_law_of_the_delta_rule(m: Any) -> None:
+    """The three averages, write by write: what is left of the value, |S|² and |qS|²."""
+    n, d = 12, 5
+    squares = []
+    for age in range(n):
+        own, reading, state = 1.0, 1.0, 0.0
+        for _ in range(n - age):
+            state += 1 - state / d
+        for _ in range(age):
+            taken = (state + 2 * reading) / (d * (d + 2))  # E (q·k)² |kS|²
+            own, reading = own - own / d, reading + taken + 1 / d - 2 * reading / d
+            state += 1 - state / d
+        squares.append(reading - 2 * own + 1)
+        close(
+            m.recall_error(n, d, trials=2, rule="delta", age=age).law, math.sqrt(squares[-1]), age
+        )
+    law = m.recall_error(n, d, trials=2, rule="delta").law
+    close(law, math.sqrt(sum(squares) / n), "all ages")
+    close(m.recall_error(9, 1, trials=2, rule="delta", age=3).law, math.sqrt(2), "one dimension")
+
+
 LAWS: list[dict[str, Any]] = [
     {},
     {"values": "onehot", "Dv": 7},
@@ -183,6 +206,9 @@ LAWS: list[dict[str, Any]] = [
     {"keys": "orthonormal", "rule": "delta", "beta": 0.5, "passes": 2},
     {"keys": "orthonormal", "rule": "least_squares"},
     {"rule": "delta", "age": 0},
+    {"rule": "delta"},
+    {"rule": "delta", "age": 4},
+    {"rule": "delta", "age": 2, "values": "onehot", "Dv": 3},
     {"rule": "least_squares"},
     {"rule": "least_squares", "values": "onehot", "Dv": 3},
     {"keys": "correlated", "cosine": 0.4, "rule": "least_squares"},

@@ -18,10 +18,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import course.widgets
 from course.plots import style
-from course.widgets import Choice, Explorer, RowExplorer, Slider, Switch
+from course.widgets import Choice, CrosstalkExplorer, Explorer, RowExplorer, Slider, Switch
 from course.widgets import TextField as Field
 from course.widgets.row import LOOKS
-from tests.exploring import EXPLORERS, Marks, page, part, picture, spoken, walk
+from tests.exploring import EXPLORERS, Marks, handle, page, part, picture, spoken, walk
 
 
 @pytest.fixture(scope="module", params=EXPLORERS, ids=lambda e: e.__name__)
@@ -99,7 +99,7 @@ def test_artists_are_made_once(kind, explorer) -> None:
     for name, control in kind.controls.items():
         if not isinstance(control, Field):  # new words bring new tick labels
             explorer.set_values(**{name: control.grid()[-1]})
-    explorer.reset()
+            explorer.reset()  # not all last values go together
     assert {id(artist) for artist in explorer.figure.findobj()} == before
 
 
@@ -107,11 +107,7 @@ def test_a_slider_moves_its_field_and_the_field_its_slider(kind, explorer) -> No
     for name, control in kind.controls.items():
         if not isinstance(control, Slider):
             continue
-        slider = part(
-            explorer,
-            ipw.IntSlider if isinstance(control.value, int) else ipw.FloatSlider,
-            control.label,
-        )
+        slider = handle(explorer, control)
         field = part(explorer, ipw.Text, control.label)
         low, high = control.grid()[1], control.grid()[-2]
         slider.value = low
@@ -156,6 +152,42 @@ def test_numbers_of_any_kind_are_read_as_pythons_own() -> None:
     whole, scale, tied = Slider("n", 2, 1, 8), Slider("s", 1.0, 0, 2), Switch("Tied", True)
     read = [whole.read(np.int64(3)), scale.read(np.float32(0.5)), tied.read(np.False_)]
     assert read == [3, 0.5, False] and [type(x) for x in read] == [int, float, bool]
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "place", "answer", "step"),
+    [("temperature", 1.23, 1.2, 1.2000000000000002, 1.3), ("position", 3, 3, 3, 4)],
+)
+def test_a_number_between_the_steps_stays_when_the_browser_answers(
+    name, typed, place, answer, step
+) -> None:
+    explorer = RowExplorer()
+    control = RowExplorer.controls[name]
+    slider, field = handle(explorer, control), part(explorer, ipw.Text, control.label)
+    field.value = str(typed)
+    assert explorer.values[name] == typed and slider.value == place
+    slider.value = answer
+    assert explorer.values[name] == typed and field.value == str(typed)
+    slider.value = step
+    assert explorer.values[name] == step and field.value == str(step)
+
+
+def test_a_logarithmic_slider_doubles_and_its_field_takes_what_lies_between() -> None:
+    pairs, sharpness = Slider("N", 16, 2, 64, log=True), Slider("β", 1.0, 0.25, 4.0, log=True)
+    assert pairs.grid() == [2, 4, 8, 16, 32, 64] and sharpness.grid() == [0.25, 0.5, 1, 2, 4]
+    assert {type(n) for n in pairs.grid()} == {int}
+    explorer = CrosstalkExplorer()
+    control = CrosstalkExplorer.controls["N"]
+    slider, field = handle(explorer, control), part(explorer, ipw.Text, control.label)
+    assert (slider.base, slider.min, slider.max, slider.step) == (2, 1, 6, 1)
+    slider.value = 8.0  # what a browser sends is never a whole number
+    assert explorer.values["N"] == 8 and field.value == "8"
+    field.value = "20"
+    assert explorer.values["N"] == 20 and slider.value == 16  # the nearest place
+    field.value = "65"
+    assert spoken(explorer, "alert") == (
+        "Pairs N: expected a whole number from 2 to 64, got 65. It stays at 20."
+    )
 
 
 def test_half_numbers_are_refused_where_whole_ones_are_wanted() -> None:
@@ -262,13 +294,13 @@ def test_a_closed_explorer_is_freed_whole(kind) -> None:
     kind().close()  # what is made once, is
     before = len(table._instances)
     explorer = kind()
-    slider = next(w for w in walk(explorer) if isinstance(w, ipw.IntSlider | ipw.FloatSlider))
+    slider = handle(explorer, next(c for c in kind.controls.values() if isinstance(c, Slider)))
     parts = [weakref.ref(w) for w in walk(explorer) if w is not explorer]
     parts += [weakref.ref(slider.layout), weakref.ref(explorer.figure)]
     said, start = explorer.status, slider.value
     explorer.close()
     explorer.close()
-    slider.value = slider.max if start != slider.max else slider.min  # a message that comes late
+    slider.value = start + 1  # a message that comes late
     del slider
     gc.collect()
     assert len(table._instances) == before
@@ -347,7 +379,7 @@ def test_the_example_of_the_package_works() -> None:
 def test_how_long_a_redraw_takes(kind, explorer, capsys) -> None:
     """Printed; the bound is the budget of 100 ms times ten, for machines that do much else."""
     control = next(c for c in kind.controls.values() if isinstance(c, Slider))
-    slider = next(w for w in walk(explorer) if isinstance(w, ipw.IntSlider | ipw.FloatSlider))
+    slider = handle(explorer, control)
     seconds = []
     for value in 2 * control.grid()[:4]:
         start = time.process_time()

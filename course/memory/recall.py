@@ -215,6 +215,9 @@ def _law(
         return float(abs(1 - beta) ** passes)
     if rule == "delta" and beta == 1 and age == 0:
         return 0.0
+    if rule == "delta" and beta == passes == 1 and keys == "gaussian":
+        ages = range(n) if age is None else [age]
+        return math.sqrt(sum(_delta_law(n, d, a) for a in ages) / len(ages))
     if rule == "least_squares" and (alike == 0 or keys != "correlated"):
         return math.sqrt(max(0.0, 1 - d / n))  # n − d directions of the values cannot be held
     if rule != "add":
@@ -230,6 +233,18 @@ def _law(
         total = (first * (weights - own) - lost) ** 2 - first**2 * others - lost**2
         squares.append(lost**2 + second * others + alike * total)
     return math.sqrt(sum(squares) / len(squares))
+
+
+def _delta_law(n: int, d: int, age: int) -> float:
+    """E|reading − v|² / E|v|² of one pass with β = 1 over random keys, whatever the values.
+
+    A later write takes 1/d of what a reading has of its own value, so that ``own`` is left of it.
+    E|S|² / E|v|² grows towards d, and with it the mean square of a reading towards 1; ``fourth``
+    comes from the fourth moments of a random direction. Notebook 09 derives it.
+    """
+    kept, fourth = 1 - 1 / d, 1 - 2 * (d + 1) / (d * (d + 2))
+    own = kept**age
+    return 2 * (1 - own) - kept ** (n - age) * (own - fourth**age)
 
 
 def _cosines(d: int, keys: str, cosine: float | None) -> tuple[float, float]:

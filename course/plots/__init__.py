@@ -24,6 +24,13 @@ from course.plots.mechanisms import (
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
+from course.plots.nb09_recall_capacity import (
+    correction,
+    leaks,
+    sheets,
+    what_is_left,
+    write_and_read,
+)
 from course.plots.parts import (
     as_array,
     colour_map,
@@ -67,6 +74,7 @@ __all__ = [
     "bars",
     "clouds",
     "colour_map",
+    "correction",
     "curves",
     "draw_matrix",
     "drowning",
@@ -78,6 +86,7 @@ __all__ = [
     "label_tokens",
     "language_model",
     "law_and_points",
+    "leaks",
     "mean_as_matrix",
     "new_figure",
     "number",
@@ -89,6 +98,7 @@ __all__ = [
     "readable_on",
     "residual_stream",
     "roofline",
+    "sheets",
     "short",
     "signed_norm",
     "softmax_steps",
@@ -97,5 +107,7 @@ __all__ = [
     "tiles",
     "traffic",
     "two_pasts",
+    "what_is_left",
     "who_reaches_whom",
+    "write_and_read",
 ]

@@ -33,6 +33,7 @@ from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
 from course.widgets.chunk import ChunkExplorer
 from course.widgets.cost import CostExplorer
+from course.widgets.crosstalk import CrosstalkExplorer
 from course.widgets.feature_maps import FeatureMapExplorer
 from course.widgets.positions import PositionExplorer
 from course.widgets.register import RegisterExplorer
@@ -45,6 +46,7 @@ __all__ = [
     "Choice",
     "ChunkExplorer",
     "CostExplorer",
+    "CrosstalkExplorer",
     "Explorer",
     "FeatureMapExplorer",
     "PositionExplorer",

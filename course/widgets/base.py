@@ -37,7 +37,9 @@ class Slider:
     """A number from ``low`` to ``high``: a slider with a linked number field.
 
     The values are whole numbers if ``value`` is an ``int``. The field takes any number in the
-    range, also between the steps of the slider.
+    range, also between the steps of the slider, which then stands at the nearest. ``log``: each
+    step doubles the number, and low and high are powers of 2; for quantities that stand on
+    logarithmic axes.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Slider:
     low: float
     high: float
     step: float = 1
+    log: bool = False
 
     def read(self, raw: object) -> float:
         """The number that ``raw`` (a number, or what was typed) stands for, or ``ValueError``."""
@@ -64,22 +67,37 @@ class Slider:
 
     def grid(self) -> list[float]:
         """Every place the slider can stand at."""
+        if self.log:
+            exponents = range(round(np.log2(self.low)), round(np.log2(self.high)) + 1)
+            return [self._place(2.0**exponent) for exponent in exponents]
         count = round((self.high - self.low) / self.step)
-        places = [min(self.low + i * self.step, self.high) for i in range(count + 1)]
-        return [self.read(round(place, 10)) for place in places]
+        return [self._place(self.low + i * self.step) for i in range(count + 1)]
+
+    def _place(self, number: float) -> float:
+        """The place of the slider that is nearest to ``number``."""
+        if self.log:
+            return self.read(2.0 ** round(np.log2(number)))
+        place = self.low + round((number - self.low) / self.step) * self.step
+        return self.read(round(min(place, self.high), 10))
 
     def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
-        make = ipw.IntSlider if isinstance(self.value, int) else ipw.FloatSlider
+        if self.log:
+            make, low, high = ipw.FloatLogSlider, np.log2(self.low), np.log2(self.high)
+            options = {"base": 2.0}
+        else:
+            make = ipw.IntSlider if isinstance(self.value, int) else ipw.FloatSlider
+            low, high, options = self.low, self.high, {}
         slider = make(
             value=self.value,
-            min=self.low,
-            max=self.high,
+            min=low,
+            max=high,
             step=self.step,
             description=self.label,
             readout=False,
             tooltip="The arrow keys move it; the field beside it takes a number.",
             style={"description_width": _LABEL_WIDTH},
             layout=ipw.Layout(width="21em"),
+            **options,
         )
         field = ipw.Text(
             value=_text(self.value),
@@ -89,13 +107,21 @@ class Slider:
             style={"description_width": "0px"},
             layout=ipw.Layout(width="4.8em"),
         )
-        _listen(slider, receive)
+
+        # A browser answers what is shown to it with the place at which it put the slider, rounded
+        # in its own way: that is no move.
+        def moved(change: Mapping[str, Any]) -> None:
+            place = self._place(change["new"])
+            if place != self._place(change["old"]):
+                receive(place)
+
+        slider.observe(moved, names="value")
         _listen(field, receive)
         return slider, field
 
     def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
         slider, field = widgets
-        slider.value = value
+        slider.value = self._place(value)
         field.value = _text(value)
 
 

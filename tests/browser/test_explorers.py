@@ -17,6 +17,7 @@ import pytest
 from course.widgets import (
     AttentionExplorer,
     ChunkExplorer,
+    CrosstalkExplorer,
     Explorer,
     FeatureMapExplorer,
     RegisterExplorer,
@@ -41,6 +42,7 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     ChunkExplorer,
     FeatureMapExplorer,
     RooflineExplorer,
+    CrosstalkExplorer,
 )
 
 
@@ -154,6 +156,34 @@ def test_the_number_field_moves_the_slider(live: Lab) -> None:
     )
     handle = output.locator(".widget-slider", has_text="Temperature").locator(".noUi-handle")
     assert float(handle.get_attribute("aria-valuenow")) == 0
+    field.fill("1.25")  # between two steps
+    field.press("Enter")
+    status = output.locator("[role=status]")
+    playwright.expect(status).to_have_text(RowExplorer(temperature=1.25).status, timeout=PATIENCE)
+    live.page.wait_for_timeout(1_000)  # for an answer of the slider that puts another number
+    playwright.expect(field).to_have_value("1.25", timeout=PATIENCE)
+
+
+def test_arrow_keys_double_a_logarithmic_slider(live: Lab) -> None:
+    output = live.output(EXPLORERS.index(CrosstalkExplorer))
+    handle = output.locator(".widget-slider", has_text="Pairs N").locator(".noUi-handle")
+    field = output.get_by_role("textbox", name="Pairs N")
+    status = output.locator("[role=status]")
+    handle.focus()
+    live.page.keyboard.press("ArrowRight")
+    playwright.expect(field).to_have_value("32", timeout=PATIENCE)
+    playwright.expect(status).to_have_text(CrosstalkExplorer(N=32).status, timeout=PATIENCE)
+    output.locator("img").scroll_into_view_if_needed()
+    live.shoot("6-crosstalk")
+    for typed, left in ((20, "8"), (24, "16")):  # between two places, below and above the middle
+        field.fill(str(typed))
+        field.press("Enter")
+        playwright.expect(status).to_have_text(CrosstalkExplorer(N=typed).status, timeout=PATIENCE)
+        live.page.wait_for_timeout(1_000)  # for an answer of the slider that puts another number
+        playwright.expect(field).to_have_value(str(typed), timeout=PATIENCE)
+        handle.focus()
+        live.page.keyboard.press("ArrowLeft")
+        playwright.expect(field).to_have_value(left, timeout=PATIENCE)
 
 
 def test_letters_in_a_number_field_get_a_sentence_and_the_value_stays(live: Lab) -> None:
@@ -213,7 +243,7 @@ def test_every_control_has_a_name_that_a_screen_reader_reads(live: Lab) -> None:
             assert output.get_by_role(role, name=control.label).count() == 1, control.label
         # ipywidgets names no slider handle itself; its label must stand in the same group.
         for handle in output.locator(".widget-slider").all():
-            assert handle.locator("label").inner_text().strip()
+            assert handle.locator("label").text_content().strip()
 
 
 def test_save_png_downloads_the_picture_and_reset_goes_back(live: Lab) -> None:

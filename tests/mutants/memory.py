@@ -339,6 +339,14 @@ def _without_own(found: Any, n: int, d: int, o: Any) -> float:
     return math.sqrt(sum((total - gamma ** (2 * a)) / d for a in ages) / len(ages))
 
 
+def _as_if_full(found: Any, n: int, d: int, o: Any) -> Any:
+    if o.get("rule") != "delta" or not found.law or o.get("keys", "gaussian") != "gaussian":
+        return found
+    ages = range(n) if o.get("age") is None else [o["age"]]
+    square = sum(2 * (1 - (1 - 1 / d) ** age) for age in ages) / len(ages)
+    return found._replace(law=math.sqrt(square))
+
+
 class _Global(Recall):
     """Drawn from the global stream"""
 
@@ -457,6 +465,7 @@ MISREAD: dict[str, type[Recall]] = {
     ),
     "the law with N for N − 1": _law(lambda found, n, d, o: found.law * math.sqrt(n / (n - 1))),
     "the law without what was lost": _law(_without_own),
+    "the delta rule's law of a full state": _errors(_as_if_full),
     "a law for everything": _errors(
         lambda found, n, d, o: found._replace(law=found.law or math.sqrt((n - 1) / d))
     ),
