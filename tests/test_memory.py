@@ -1,4 +1,4 @@
-"""The gated and the delta rule, in both forms, against products of matrices; and what is read back.
+"""The gated and the delta rule, in both forms, against explicit products of matrices.
 
 A test that takes ``m`` asks the functions of ``course.memory``; ``tests/mutants/memory.py`` puts
 wrong ones in their place, which one of these tests at least must refuse.
@@ -7,7 +7,6 @@ wrong ones in their place, which one of these tests at least must refuse.
 from __future__ import annotations
 
 import math
-import types
 from typing import Any
 
 import numpy as np
@@ -27,12 +26,10 @@ from course.memory import (
     draw_keys,
     gated_attention,
     gated_attention_step,
-    leak_matrix,
-    recall_error,
 )
 from course.state import DeltaState, LinearState
 from tests import drawing, oracles
-from tests.drawing import B, D, H, close, draw, leaves, some
+from tests.drawing import B, D, H, NoDouble, close, draw, leaves, some
 
 T, Dv = 21, 5
 #: Every way to compute it: in one chunk, in several with a ragged one behind, token by token.
@@ -52,7 +49,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def m() -> Any:
-    return types.SimpleNamespace(**{name: getattr(memory, name) for name in memory.__all__})
+    return memory
 
 
 def inputs(T: int = T, **sizes: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -272,6 +269,20 @@ def test_a_strong_decay_costs_no_digits(m: Any) -> None:
         close(out, v, ("only the present", way), 1e-6)
 
 
+def test_equal_keys_cost_no_digits(m: Any) -> None:
+    """The powers of a system full of ones grow like 2^n before they cancel; its solution does not.
+
+    Keys with a cosine of 1, or nearly, and β = 1: every token takes the last one's place.
+    """
+    q, k, v, x = inputs(64, B=1, H=2)
+    near = normalize(k[:, :, :1] + 0.03 * k, dim=-1)
+    for keys in (k[:, :, :1].expand_as(k), near):
+        tokens = [y.float() for y in (q, keys, v, torch.ones_like(x))]
+        for way in WAYS:
+            out = attend(m, "delta", *tokens, **WAYS[way])
+            close(out, expected("delta", *tokens), way, 1e-5)
+
+
 def test_sums_are_kept_in_float32(m: Any) -> None:
     """A sum of ones stops at 256 in bfloat16; a correction of 2⁻¹⁰ of the rest stops at once."""
     n = 1200
@@ -365,195 +376,6 @@ def test_long_keys_diverge(m: Any) -> None:
         assert sizes[0] < 1e3 and sizes[1] > 1e12, (way, sizes)
 
 
-# Leaks
-
-
-def test_leaks_are_what_the_rule_leaves_of_unit_values(m: Any) -> None:
-    """Write the pairs into a state by products of matrices, with unit vectors as values."""
-    N, C = 7, 4
-    K = draw_keys(N, C, trials=6, seed=1).view(2, 3, N, C)
-    unit, one = (torch.eye(n, dtype=torch.float64).expand(2, 3, n, n) for n in (N, C))
-    for decay in (1.0, 0.8):
-        A = (decay * one).unsqueeze(2).expand(2, 3, N, C, C)
-        _, S = oracles.written(A, K, K, unit)
-        close(m.leak_matrix(K, rule="add", decay=decay), K @ S, ("add", decay))
-        f = get_feature_map("elu")(K)
-        _, S = oracles.written(A, f, f, torch.cat([unit, torch.ones(2, 3, N, 1)], -1))
-        sums = f @ S
-        wanted = sums[..., :-1] / sums[..., -1:]
-        close(m.leak_matrix(f, rule="divide", decay=decay), wanted, ("divide", decay))
-    for length, beta, passes in ((1.0, 1.0, 1), (1.0, 0.6, 3), (0.7, 1.3, 2)):
-        k = length * K
-        S = torch.zeros(2, 3, C, N, dtype=torch.float64)
-        for _ in range(passes):
-            A = one.unsqueeze(2) - beta * k.unsqueeze(-1) @ k.unsqueeze(-2)
-            _, S = oracles.written(A, k, beta * k, unit, start=S)
-        got = m.leak_matrix(k, rule="delta", beta=beta, passes=passes)
-        close(got, k @ S, ("delta", beta, passes))
-    for beta in (0.4, 9.0):
-        wanted = oracles.attention(K, K, unit, scale=beta).weights
-        close(m.leak_matrix(K, rule="softmax", beta=beta), wanted, ("softmax", beta))
-    L = m.leak_matrix(K, rule="least_squares")
-    for b in range(2):
-        best = np.linalg.lstsq(K[b, 0].numpy(), np.eye(N), rcond=None)[0]
-        close(L[b, 0], K[b, 0].numpy() @ best, "least squares")
-
-
-def test_leaks_of_orthonormal_keys(m: Any) -> None:
-    """Exact up to N = d. One pair more has no state that is exact: its readings have rank d."""
-    k = draw_keys(6, 6, keys="orthonormal", seed=2)[0]
-    for rule in ("add", "delta", "least_squares"):
-        close(m.leak_matrix(k, rule=rule), torch.eye(6), rule)
-    k = draw_keys(7, 6, seed=2)[0]
-    best = m.leak_matrix(k, rule="least_squares")
-    assert torch.linalg.matrix_rank(best) == 6
-    # tr (I − L) = N − d is the least that any state leaves of Σ|reading − v|² with unit values.
-    close((torch.eye(7) - best).square().sum(), 1.0, "the best state")
-    for rule in ("add", "delta"):
-        L = m.leak_matrix(k, rule=rule)
-        assert torch.linalg.matrix_rank(L) == 6
-        assert (torch.eye(7) - L).square().sum() > 1, rule
-
-
-def test_leaks_in_the_limits(m: Any) -> None:
-    k = draw_keys(9, 4, seed=3)[0]
-    small = m.leak_matrix(k, rule="delta", beta=0.001, passes=20_000)
-    close(small, m.leak_matrix(k, rule="least_squares"), "β → 0", 2e-3)
-    independent = draw_keys(6, 10, seed=3)[0]
-    many = m.leak_matrix(independent, rule="delta", passes=200)
-    close(many, torch.eye(6), "independent keys", 1e-9)
-    close(m.leak_matrix(k, rule="softmax", beta=1e-9), torch.full((9, 9), 1 / 9), "mean", 1e-8)
-    close(m.leak_matrix(k, rule="softmax", beta=1e4), torch.eye(9), "sharp")
-    assert m.leak_matrix(2 * k, rule="delta", passes=12).abs().max() > 1e20
-
-
-# The error of recall
-
-
-def test_known_errors(m: Any) -> None:
-    """To the two digits with which they are printed: 0.46, 0.68 and 0.99 at d = 32."""
-    for n, value in ((8, 0.46), (16, 0.68), (32, 0.99)):
-        found = m.recall_error(n, 32)
-        assert round(found.low, 2) <= value <= round(found.high, 2), (n, found)
-        assert found.low < found.mean < found.high < found.mean + 0.005
-        close(found.law, math.sqrt((n - 1) / 32), n)
-    close(m.recall_error(8, 32, rule="softmax", beta=32**-0.5).mean, 0.915, "softmax", 2e-3)
-    sharp = m.recall_error(1024, 32, rule="softmax", beta=16.0, trials=4)
-    close(sharp.rms, 0.005, "sharp softmax", 3e-4)
-
-
-LAWS: list[dict[str, Any]] = [
-    {},
-    {"values": "onehot", "Dv": 7},
-    {"keys": "correlated", "cosine": 0.4},
-    {"keys": "correlated", "cosine": 0.4, "values": "onehot", "Dv": 3},
-    {"keys": "correlated", "cosine": 0.3, "values": "onehot", "Dv": 5, "decay": 0.8, "age": 3},
-    {"keys": "correlated", "cosine": 0.3, "values": "onehot", "Dv": 5, "decay": 0.8},
-    {"decay": 0.9},
-    {"decay": 0.9, "age": 0},
-    {"decay": 0.9, "age": 4},
-    {"keys": "orthonormal"},
-    {"keys": "orthonormal", "decay": 0.9, "age": 4},
-    {"keys": "orthonormal", "rule": "delta", "beta": 0.5, "passes": 2},
-    {"keys": "orthonormal", "rule": "least_squares"},
-    {"rule": "delta", "age": 0},
-    {"rule": "least_squares"},
-    {"rule": "least_squares", "values": "onehot", "Dv": 3},
-    {"keys": "correlated", "cosine": 0.4, "rule": "least_squares"},
-]
-
-
-def test_the_laws_hold(m: Any) -> None:
-    for n, d in ((6, 9), (12, 12), (10, 5)):
-        for options in LAWS:
-            if options.get("keys") == "orthonormal" and n > d:
-                continue
-            found = m.recall_error(n, d, **{"Dv": 8, "trials": 3000, **options})
-            tolerance = 0.025 * max(found.law, 0.001)
-            assert abs(found.rms - found.law) <= tolerance, (n, d, options, found)
-
-
-def test_where_nothing_is_derived_there_is_no_law(m: Any) -> None:
-    for options in (
-        {"feature_map": "elu"},
-        {"feature_map": "elu", "rule": "divide"},
-        {"rule": "delta"},
-        {"rule": "delta", "beta": 0.5, "age": 0},
-        {"rule": "softmax"},
-        {"rule": "least_squares", "keys": "correlated", "cosine": 0.4, "values": "onehot"},
-        {"feature_map": torch.nn.Identity()},
-    ):
-        assert m.recall_error(5, 4, trials=2, **options).law is None, options
-
-
-def test_the_law_of_the_gate(m: Any) -> None:
-    """error² = (1 − γ^a)² + (Σγ^2j − γ^2a)/D for age a, and its mean over the ages."""
-    n, d, decay = 12, 9, 0.9
-    squares = [
-        (1 - decay**a) ** 2 + (sum(decay ** (2 * j) for j in range(n)) - decay ** (2 * a)) / d
-        for a in range(n)
-    ]
-    for age, square in enumerate(squares):
-        law = m.recall_error(n, d, trials=2, decay=decay, age=age).law
-        close(law, math.sqrt(square), age)
-    law = m.recall_error(n, d, trials=2, decay=decay).law
-    close(law, math.sqrt(sum(squares) / n), "all ages")
-
-
-def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
-    mean = m.recall_error(6, 4, trials=20_000, seed=1000).mean
-    found = [m.recall_error(6, 4, trials=100, seed=seed) for seed in range(200)]
-    held = sum(one.low <= mean <= one.high for one in found)
-    assert 182 <= held <= 198, held
-
-
-def test_maps_and_their_price(m: Any) -> None:
-    """Additive writing of 32 pairs at d = 32: elu+1 5.4, Taylor 2.3, squares minus their trace."""
-    options = {"trials": 400}
-    elu = m.recall_error(32, 32, feature_map="elu", **options)
-    taylor = m.recall_error(32, 32, feature_map="taylor", **options)
-
-    def traceless(k: Tensor) -> Tensor:
-        i, j = torch.triu_indices(32, 32)
-        squares = get_feature_map("taylor")(k)[..., 33:] * math.sqrt(2)
-        return squares - (i == j) / 32
-
-    squares = m.recall_error(32, 32, feature_map=traceless, **options)
-    assert torch.linalg.matrix_rank(traceless(draw_keys(600, 32)[0])) == 527
-    close(elu.rms, 5.43, "elu", 0.03)
-    close(taylor.rms, 2.30, "taylor", 0.03)
-    close(squares.rms, math.sqrt(31 / 527), "squares", 0.003)
-    # Divided by their sum, positive features read little but the average of all values.
-    divided = m.recall_error(32, 32, feature_map="elu", rule="divide", **options)
-    assert abs(divided.mean - math.sqrt(1 - 1 / 32)) < 0.005
-
-
-def test_the_same_seed_gives_the_same_numbers(m: Any) -> None:
-    stream = torch.get_rng_state()
-    one = m.recall_error(9, 4, trials=3000, Dv=3)
-    assert torch.equal(torch.get_rng_state(), stream), "the global stream was moved"
-    torch.manual_seed(12345)
-    assert m.recall_error(9, 4, trials=3000, Dv=3) == one, "depends on the global stream"
-    assert m.recall_error(9, 4, trials=3000, Dv=3, seed=1).mean != one.mean
-    assert torch.equal(m.draw_keys(3, 4, seed=5), m.draw_keys(3, 4, seed=5))
-    assert not torch.equal(m.draw_keys(3, 4, seed=5), m.draw_keys(3, 4, seed=6))
-
-
-def test_the_geometry_of_keys(m: Any) -> None:
-    n, d = 5, 7
-    for options in ({}, {"keys": "orthonormal"}, {"keys": "correlated", "cosine": 0.6}):
-        k = m.draw_keys(n, d, trials=4000, seed=2, **options)
-        assert k.shape == (4000, n, d) and k.dtype == torch.float64
-        close(k.norm(dim=-1), torch.ones(4000, n), options)
-        off = ~torch.eye(n, dtype=torch.bool)
-        cosines = (k @ k.mT)[:, off]
-        close(cosines.mean(), options.get("cosine", 0.0), options, 0.01)
-        if options.get("keys") == "orthonormal":
-            close(cosines, torch.zeros_like(cosines), options)
-        close(k.mean((0, 1)), torch.zeros(d), options, 0.02)
-        close((k.mT @ k).mean(0), n / d * torch.eye(d), options, 0.05)
-
-
 # Forms, lengths, cuts
 
 
@@ -586,6 +408,22 @@ def test_chunks_equal_the_loop(rule: str, T: int) -> None:
                 size = wanted.abs().max().clamp(min=1e-3) if wanted.numel() else 1.0
                 assert got.shape == wanted.shape
                 assert ((got - wanted).abs() <= 1e-10 * size).all(), (rule, T)
+
+
+@pytest.mark.parametrize("form", ["gated_loop", "gated_chunk", "delta_loop", "delta_chunk"])
+def test_forms_are_functions_of_rows(form: str) -> None:
+    """With any axes before the rows, none included: as a notebook calls them."""
+    q, k, v, x = inputs(100)
+    x = (x if "delta" in form else -x).unsqueeze(-1)
+    S = draw(B, H, D, Dv, seed=6)
+    out, after = getattr(memory, form)(q, k, v, S, x)
+    assert out.shape == v.shape and after.shape == S.shape
+    for place in ((), (0,), (1, 2)):
+        part = getattr(memory, form)(*(y[place] for y in (q, k, v, S, x)))
+        close(part[0], out[place], (form, place))
+        close(part[1], after[place], (form, place))
+    two = getattr(memory, form)(*(torch.cat([y, y]) for y in (q, k, v, S, x)))
+    close(two[0], torch.cat([out, out]), form)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -709,12 +547,17 @@ def test_dtypes_and_autocast(rule: str, way: str) -> None:
         assert out.dtype == dtype and state.t.dtype == torch.int64
         assert all(x.dtype == wide for x in state[:-1])
         close(out, exact, (rule, dtype), 4 * torch.finfo(dtype).eps)
-        after = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)
-        assert after[0].dtype == dtype and all(x.dtype == wide for x in after[1][:-1])
+        before = attend(memory, rule, *(x[:, :, :39] for x in tokens), return_state=True)[1]
+        after = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)
+        assert after[0].dtype == dtype
+        close(after[0], out[:, :, 39:], (rule, dtype), 4 * torch.finfo(dtype).eps)
+        for got, wanted in zip(after[1], state, strict=True):
+            assert got.dtype == wanted.dtype
+            close(got, wanted, (rule, dtype), 1e-6)
         if dtype == torch.float32:
             with torch.autocast("cpu", torch.bfloat16):
                 again = attend(memory, rule, *tokens, **WAYS[way])
-                stepped = steps(memory, rule, *(x[:, :, :1] for x in tokens), state)[0]
+                stepped = steps(memory, rule, *(x[:, :, 39:] for x in tokens), before)[0]
             assert torch.equal(again, out) and torch.equal(stepped, after[0])
 
 
@@ -767,6 +610,50 @@ def test_features_with_positions_go_on_from_the_state() -> None:
     later = (y[:, :, two] for y in (q, k, v))
     out = gated_attention(*later, log_decay=-x[:, :, two], feature_map=fm, initial_state=state)
     close(out, whole[:, :, two], "resumed")
+
+
+# What else PyTorch asks
+
+
+@pytest.mark.parametrize("rule", ["delta", "gated"])
+def test_transforms_forward_mode_and_a_device_without_float64(rule: str) -> None:
+    tokens = [x.float() for x in inputs(20)]
+
+    def attention(q: Tensor, *others: Tensor) -> Tensor:
+        return attend(memory, rule, q, *others, chunk_size=8)
+
+    whole = attention(*tokens)
+    both = [torch.stack([x, x.flip(2)]) for x in tokens]
+    batch = torch.func.vmap(attention)(*both)
+    close(batch[0], whole, "vmap", 1e-6)
+    q, *others = leaves(*tokens)
+    along = torch.func.jvp(lambda q: attention(q, *others), (q,), (whole.new_ones(q.shape),))[1]
+    (back,) = torch.autograd.grad(attention(q, *others).sum(), q)
+    close(along.sum(), back.sum(), "forward mode", 1e-5)
+    with NoDouble():
+        on_meta = attend(memory, rule, *(x.to("meta") for x in tokens), return_state=True)
+        assert on_meta[0].shape == whole.shape and all(x.is_meta for x in on_meta[1])
+        for state in (None, on_meta[1]):
+            first = (x[:, :, :1].to("meta") for x in tokens)
+            assert all(x.is_meta for x in steps(memory, rule, *first, state)[1])
+
+
+@pytest.mark.parametrize("rule", ["delta", "gated"])
+def test_a_compiler_follows_to_the_end(rule: str) -> None:
+    tokens = leaves(*inputs(10), dtype=torch.float32)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda *x: attend(memory, rule, *x, chunk_size=8), fullgraph=True, backend="aot_eager"
+    )
+    plain = attend(memory, rule, *tokens, chunk_size=8)
+    found = compiled(*tokens)
+    close(found, plain, rule, 1e-6)
+    for got, wanted in zip(
+        torch.autograd.grad(found.sum(), tokens),
+        torch.autograd.grad(plain.sum(), tokens),
+        strict=True,
+    ):
+        close(got, wanted, rule, 1e-5)
 
 
 # Errors
@@ -863,62 +750,3 @@ def test_errors_of_the_state(change: dict[str, Any], words: str) -> None:
             attend(memory, rule, q, k, v, x, initial_state=bad)
         with pytest.raises(ValueError, match=f"^initial_state.{words}"):
             steps(memory, rule, q, k, v, x, bad)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"n_pairs": 0}, "^n_pairs: expected a whole number of at least 1, got 0"),
-        ({"d": 2.0}, "^d: expected a whole number of at least 1, got 2.0"),
-        ({"Dv": 0}, "^Dv: expected a whole number of at least 1, got 0"),
-        ({"trials": 1}, "^trials: expected a whole number of at least 2, got 1"),
-        ({"seed": -1}, "^seed: expected a whole number of at least 0, got -1"),
-        ({"keys": "unit"}, "^keys: expected one of gaussian, orthonormal, correlated, got 'unit'"),
-        ({"keys": "orthonormal"}, "^n_pairs: expected at most d = 4 orthonormal keys, got 5"),
-        ({"keys": "correlated"}, "^cosine: expected a finite number above 0, got None"),
-        ({"keys": "correlated", "cosine": 0.0}, "^cosine: expected a finite number above 0, got 0"),
-        ({"keys": "correlated", "cosine": 1.0}, "^cosine: expected below 1, got 1.0"),
-        ({"keys": "correlated", "cosine": 0.5, "d": 1}, "^d: expected .* of at least 2, got 1"),
-        ({"cosine": 0.5}, "^cosine: expected None with keys='gaussian', got 0.5"),
-        ({"values": "labels"}, "^values: expected one of gaussian, onehot, got 'labels'"),
-        ({"rule": "hebb"}, "^rule: expected one of add, divide, delta, softmax, least_squares"),
-        ({"feature_map": "cosine"}, "^feature_map: expected one of"),
-        ({"feature_map": 3}, "^feature_map: expected a name or a function, got int"),
-        ({"feature_map": lambda k: k[:, 0]}, r"^feature_map: expected features \[3, 5, 'C'\]"),
-        ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
-        ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
-        ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
-        ({"decay": 0.5, "rule": "delta"}, "^decay: expected 1 with rule='delta', got 0.5"),
-        ({"beta": -1.0, "rule": "delta"}, "^beta: expected a finite number above 0, got -1.0"),
-        ({"beta": 0.5}, "^beta: expected 1 with rule='add', got 0.5"),
-        ({"passes": 0, "rule": "delta"}, "^passes: expected a whole number of at least 1, got 0"),
-        ({"passes": 2, "rule": "softmax"}, "^passes: expected 1 with rule='softmax', got 2"),
-        ({"age": 5}, "^age: expected at most n_pairs − 1 = 4, got 5"),
-        ({"age": -1}, "^age: expected a whole number of at least 0, got -1"),
-        ({"rule": "divide"}, "^k: expected features whose products are never negative"),
-    ],
-)
-def test_errors_of_recall(change: dict[str, Any], words: str) -> None:
-    arguments: dict[str, Any] = {"n_pairs": 5, "d": 4, "trials": 3} | change
-    n_pairs, d = arguments.pop("n_pairs"), arguments.pop("d")
-    with pytest.raises(ValueError, match=words):
-        recall_error(n_pairs, d, **arguments)
-
-
-def test_errors_of_leaks_and_keys() -> None:
-    k = draw_keys(5, 4)[0]
-    for options, words in (
-        ({"rule": "hebb"}, "^rule: expected one of"),
-        ({"rule": "add", "passes": 2}, "^passes: expected 1 with rule='add', got 2"),
-        ({"rule": "divide"}, "^k: expected features whose products are never negative"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            leak_matrix(k, **options)
-    with pytest.raises(ValueError, match=r"^k: expected at least 2 axes \[..., N, C\], got shape"):
-        leak_matrix(k[0], rule="add")
-    with pytest.raises(ValueError, match="^k: expected floating-point"):
-        leak_matrix(k.long(), rule="add")
-    with pytest.raises(ValueError, match="^trials: expected a whole number of at least 1, got 0"):
-        draw_keys(5, 4, trials=0)
-    with pytest.raises(ValueError, match="^n_pairs: expected at most d = 4 orthonormal keys"):
-        draw_keys(5, 4, keys="orthonormal")
