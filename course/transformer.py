@@ -239,7 +239,10 @@ class Transformer(nn.Module):
         return self.output(self.last_norm(x))
 
     def attention_maps(self, tokens: Tensor) -> list[Tensor]:
-        """Who looks at whom: one ``[B,H,T,T]`` a block, rows sum to 1, no gradient."""
+        """Who looks at whom: one ``[B,H,T,T]`` a block, no gradient.
+
+        Rows sum to 1 where the mixer averages. A convolution has one table a channel.
+        """
         return self.forward_with_maps(tokens)[1]
 
     @torch.no_grad()
@@ -272,6 +275,17 @@ class Transformer(nn.Module):
             x, state = block.decode(x, state)
             states.append(state)
         return self.read_out(x), Cache(cache.seen + tokens.shape[1], tuple(states))
+
+    @torch.no_grad()
+    def state_bytes(self, T: int) -> list[int]:
+        """What each block carries after ``T`` tokens of one text, in bytes: those of a real cache.
+
+        The tensors that :meth:`decode` hands on are counted, so a window counts as full or not.
+        Raises ``ValueError`` for a T that the positions do not allow.
+        """
+        require_positive("T", T, minimum=0)
+        tokens = torch.zeros(1, T, dtype=torch.int64, device=self.output.weight.device)
+        return [_nbytes(state) for state in self.decode(tokens)[1].states]
 
     @torch.no_grad()
     def generate(
