@@ -181,7 +181,7 @@ def leaks(matrices: Mapping[str, object], names: Sequence[str], *, columns: int 
 
     All share one scale around 0; rows of three (``columns``) stand under each other. Each title
     has the error, the root of the mean square of a row of L − I: for independent random values of
-    one size that is how wrong a reading is. Raises ``ValueError`` for another shape.
+    one size with mean 0 that is how wrong a reading is. Raises ``ValueError`` for another shape.
     """
     require_some("matrices", matrices)
     arrays = {title: as_array(title, L, ndim=2) for title, L in matrices.items()}
