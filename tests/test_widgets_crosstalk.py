@@ -279,8 +279,8 @@ def test_the_sentence_carries_the_numbers() -> None:
     assert a["share"] == pytest.approx(a["off"] ** 2 / (1 + a["off"] ** 2))
     explorer.set_values(keys=PERPENDICULAR, reading=NEWEST)
     assert explorer.status.startswith(
-        "Reading 16 of 16: 0 % of its squared length comes from other values; its own value × 1.00; "
-        "error 0. All readings, "
+        "Reading 16 of 16: 0 % of its squared length comes from other values; its own value × "
+        "1.00; error 0. All readings, "
     )
     assert explorer.status.endswith(": error 0 [0, 0]; law 0.")
     explorer.set_values(keys=RANDOM, rule=SOFTMAX)

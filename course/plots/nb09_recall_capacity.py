@@ -258,7 +258,9 @@ def what_is_left(
         canvas.text(rule, at=place.above(0.4), points=10.5, bold=True)
         for column, write in enumerate(writes):
             canvas.text(write, at=place.column(column).below(0.35), points=8.5, literal=True)
+        canvas.text("written, in this order →", at=place.below(2.2), points=8.5)
         if first:
+            canvas.text("reading of", at=Spot(place.x - 0.6, place.y - 0.4, 1, 1), points=8.5)
             for row, reading in enumerate(readings):
                 canvas.text(reading, at=place.row(row).before(0.6), points=9.5, literal=True)
     told = "; ".join(
