@@ -270,8 +270,8 @@ def test_the_sentence_carries_the_numbers() -> None:
     a = explorer.arrays
     leak = f"{a['weights'][a['read'], a['most']]:.2f}".replace("-", "−")
     assert explorer.status == (
-        f"Reading {a['read'] + 1} of 16: {100 * a['share']:.0f} % of what is read comes from other "
-        f"values, most from value {a['most'] + 1} (× {leak}); its own value × 1.00; error "
+        f"Reading {a['read'] + 1} of 16: {100 * a['share']:.0f} % of its squared length comes from "
+        f"other values, most from value {a['most'] + 1} (× {leak}); its own value × 1.00; error "
         f"{a['off']:.2f}. All readings, {a['draws']} draws: error 0.68 [{a['low']:.2f}, "
         f"{a['high']:.2f}]; law 0.68."
     )
@@ -279,12 +279,12 @@ def test_the_sentence_carries_the_numbers() -> None:
     assert a["share"] == pytest.approx(a["off"] ** 2 / (1 + a["off"] ** 2))
     explorer.set_values(keys=PERPENDICULAR, reading=NEWEST)
     assert explorer.status.startswith(
-        "Reading 16 of 16: 0 % of what is read comes from other values; its own value × 1.00; "
-        "error 0. All readings, "
+        "Reading 16 of 16: 0 % of its squared length comes from other values; its own value × "
+        "1.00; error 0. All readings, "
     )
     assert explorer.status.endswith(": error 0 [0, 0]; law 0.")
     explorer.set_values(keys=RANDOM, rule=SOFTMAX)
-    assert ": under 1 % of what is read comes from other values; its" in explorer.status
+    assert ": under 1 % of its squared length comes from other values; its" in explorer.status
     assert explorer.status.endswith("; no law is derived here.")
     assert ", with no line of a law." in explorer.alt(explorer.values, explorer.arrays)
 

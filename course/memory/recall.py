@@ -125,7 +125,7 @@ def recall_error(
     Keys are drawn as by :func:`draw_keys`. ``values [n_pairs, Dv]``: ``gaussian`` or ``onehot``
     (labels). ``rule`` with ``decay``, ``beta``, ``passes``: see :func:`leak_matrix`.
     ``feature_map``: a name, or a function from keys to features ``[..., n_pairs, C]``; features are
-    scaled to length 1 but with ``divide``. ``age``: only the pair that so many others were
+    scaled to length 1 except with ``divide``. ``age``: only the pair that so many others were
     written after (None: all of them).
 
     The same arguments give the same numbers; no other random state is read or moved. Raises

@@ -283,8 +283,8 @@ class CrosstalkExplorer(Explorer):
             whose = f", most from value {most + 1} (× {_weight(arrays['weights'][read, most])})"
         law = "no law is derived here" if arrays["law"] is None else f"law {_text(arrays['law'])}"
         return (
-            f"Reading {read + 1} of {N}: {_percent(arrays['share'])} of what is read comes from "
-            f"other values{whose}; its own value × {_weight(arrays['own'])}; error "
+            f"Reading {read + 1} of {N}: {_percent(arrays['share'])} of its squared length comes "
+            f"from other values{whose}; its own value × {_weight(arrays['own'])}; error "
             f"{_text(arrays['off'])}. All readings, {arrays['draws']} draws: error "
             f"{_text(arrays['error'])} [{_text(arrays['low'])}, {_text(arrays['high'])}]; {law}."
         )
