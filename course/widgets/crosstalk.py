@@ -311,7 +311,9 @@ def _square(x: Any) -> Any:
 def _text(error: float) -> str:
     if error < _NONE:
         return "0"
-    return "under 0.001" if error < 0.0005 else number(error, 2 if error > 0.0995 else 3)
+    if error < 0.00005:
+        return "under 0.0001"
+    return number(error, 2 if error > 0.0995 else 3 if error > 0.00995 else 4)
 
 
 def _weight(weight: float) -> str:
