@@ -20,20 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from course.engine import kernels, linear_chunk, linear_whole
-from course.engine.problem import Answer, Options, Problem
-from course.feature_maps import FeatureMap, features, get_feature_map, width
-from course.inputs import (
-    require_choice,
-    require_flag,
-    require_floating,
-    require_key_mask,
-    require_number,
-    require_positive,
-    require_rank,
-    require_same,
-    require_same_dtype,
-    without_autocast,
+from course.engine.problem import (
+    Answer,
+    Options,
+    Problem,
+    pose,
+    require_inputs,
+    require_map,
+    require_state,
+    require_token,
+    root_of,
+    start_of,
 )
+from course.feature_maps import features, width
+from course.inputs import require_choice, require_flag, require_positive, without_autocast
 from course.state import LinearState
 
 IMPLS = ("torch", "reference", "triton")
@@ -188,11 +188,11 @@ def linear_attention(
     _check_way(form, chunk_size, impl)
     require_flag("causal", causal)
     require_flag("return_state", return_state)
-    fm = _feature_map(feature_map, normalize)
-    root = _root(scale)
-    _check_inputs(q, k, v, causal, key_mask)
-    B, H, S_len, D = k.shape
-    _check_state(initial_state, B, H, width(fm, D), v.shape[-1])
+    fm = require_map(feature_map, normalize)
+    root = root_of(scale)
+    require_inputs(q, k, v, causal, key_mask)
+    B, H, _, D = k.shape
+    require_state(initial_state, LinearState, B, H, width(fm, D), v.shape[-1])
     if impl == "triton":
         return kernels.linear(
             q,
@@ -207,26 +207,17 @@ def linear_attention(
             return_state=bool(return_state),
         )
     with without_autocast(q.device):
-        wide = torch.promote_types(q.dtype, torch.float32)
-        past = _start(initial_state, B, H, width(fm, D), v.shape[-1], wide, q.device)
-        q_wide, k_wide, v_wide = q.to(wide), k.to(wide), v.to(wide)
-        if key_mask is not None:
-            # Before the map: 0 · NaN is NaN, in the gradient of the map too.
-            hidden = ~key_mask[:, None, :, None]
-            k_wide, v_wide = k_wide.masked_fill(hidden, 0), v_wide.masked_fill(hidden, 0)
-        places = _positions(fm, initial_state, past.t, key_mask, q.shape[2], S_len)
-        problem = Problem(q_wide, k_wide, v_wide, past.S, past.z, key_mask, *places)
+        problem, t = pose(q, k, v, fm, key_mask, initial_state)
         want_z = bool(normalize or return_state)
         size = CHUNK_SIZE if chunk_size is None else int(chunk_size)
-        formula = partial(_by_formula, _way(form, causal, size))
+        formula = partial(by_formula, _way(form, causal, size))
         how = Options(fm, root, bool(normalize), want_z, size, formula)
         solve = linear_chunk.attend if causal else linear_whole.attend
         if impl == "reference" or torch.compiler.is_compiling():
             solve = formula
         out, S, z = solve(problem, how)
-        seen = S_len if key_mask is None else key_mask.sum(-1)
         out = out.to(q.dtype)
-        return (out, LinearState(S, z, past.t + seen)) if return_state else out
+        return (out, LinearState(S, z, t)) if return_state else out
 
 
 def _way(form: str | None, causal: bool, size: int) -> Form:
@@ -235,7 +226,7 @@ def _way(form: str | None, causal: bool, size: int) -> Form:
     return partial(chunk, size=size) if form in (None, "chunk") else FORMS[form]
 
 
-def _by_formula(form: Form, problem: Problem, how: Options) -> Answer:
+def by_formula(form: Form, problem: Problem, how: Options) -> Answer:
     """Features, a 1 behind each value and z behind S; one of the forms; the division."""
     q, k, v, S, z, key_mask, of_queries, of_keys = problem
     Q = features(how.fm, how.root, q, of_queries, None)
@@ -264,20 +255,12 @@ def linear_attention_step(
     Source: Katharopoulos et al. 2020 (arXiv:2006.16236), equations 16–20.
     """
     require_choice("impl", impl, IMPLS)
-    fm = _feature_map(feature_map, normalize)
-    root = _root(scale)
-    for name, x, axes in (("q_t", q_t, "B H D"), ("k_t", k_t, "B H D"), ("v_t", v_t, "B H Dv")):
-        require_rank(name, x, axes)
-        require_floating(name, x)
-    for index, axis in enumerate("BHD"):
-        require_same(axis, {"q_t": q_t.shape[index], "k_t": k_t.shape[index]})
-    for index, axis in enumerate("BH"):
-        require_same(axis, {"k_t": k_t.shape[index], "v_t": v_t.shape[index]})
-    require_same_dtype(q_t=q_t, k_t=k_t, v_t=v_t)
-    require_positive("Dv", v_t.shape[2])
+    fm = require_map(feature_map, normalize)
+    root = root_of(scale)
+    require_token(q_t, k_t, v_t)
     B, H, D = k_t.shape
     C, Dv = width(fm, D), v_t.shape[-1]
-    _check_state(state, B, H, C, Dv)
+    require_state(state, LinearState, B, H, C, Dv)
     if impl == "triton":
         return kernels.step(
             q_t,
@@ -290,7 +273,7 @@ def linear_attention_step(
         )
     with without_autocast(q_t.device):
         wide = torch.promote_types(q_t.dtype, torch.float32)
-        past = _start(state, B, H, C, Dv, wide, q_t.device)
+        past = start_of(state, LinearState, B, H, C, Dv, wide, q_t.device)
         place = past.t[:, None, None] if getattr(fm, "positional", False) else None
         Q = features(fm, root, q_t.to(wide).unsqueeze(2), place, None)
         K = features(fm, root, k_t.to(wide).unsqueeze(2), place, None)
@@ -298,25 +281,6 @@ def linear_attention_step(
         num, den, S, z = one_token(Q, K, V, past.S, past.z.unsqueeze(2))
         out = divide(torch.cat([num, den], -1)) if normalize else num
         return out.squeeze(2).to(q_t.dtype), LinearState(S, z.squeeze(2), past.t + 1)
-
-
-# What was passed in
-
-
-def _feature_map(feature_map: str | nn.Module, normalize: bool) -> nn.Module:
-    require_flag("normalize", normalize)
-    fm = get_feature_map(feature_map) if isinstance(feature_map, str) else feature_map
-    if not isinstance(fm, nn.Module) or not callable(getattr(fm, "width", None)):
-        raise ValueError(
-            f"feature_map: expected a name or a module with .width(D), got {type(fm).__name__}"
-        )
-    if normalize and getattr(fm, "signed", False):
-        raise ValueError(
-            f"feature_map: expected a map whose φ(q)·φ(k) is never negative with normalize=True, "
-            f"got the signed map {feature_map if isinstance(feature_map, str) else fm}; "
-            f"use normalize=False"
-        )
-    return fm
 
 
 def _check_way(form: str | None, chunk_size: int | None, impl: str) -> None:
@@ -328,93 +292,3 @@ def _check_way(form: str | None, chunk_size: int | None, impl: str) -> None:
         raise ValueError(f'form: expected None unless impl="reference", got {form!r}')
     if chunk_size is not None and impl == "triton":
         raise ValueError(f'chunk_size: expected None with impl="triton", got {chunk_size!r}')
-
-
-def _root(scale: float | None) -> float:
-    """Queries and keys get one root of the scale each."""
-    if scale is None:
-        return 1.0
-    require_number("scale", scale, above=0)
-    return math.sqrt(scale)
-
-
-def _check_inputs(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tensor | None) -> None:
-    for name, x, axes in (("q", q, "B H T D"), ("k", k, "B H S D"), ("v", v, "B H S Dv")):
-        require_rank(name, x, axes)
-        require_floating(name, x)
-    for axis, index in (("B", 0), ("H", 1), ("D", 3)):
-        require_same(axis, {"q": q.shape[index], "k": k.shape[index]})
-    for axis, index in (("B", 0), ("H", 1), ("S", 2)):
-        require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
-    require_same_dtype(q=q, k=k, v=v)
-    require_positive("Dv", v.shape[3])
-    if causal and q.shape[2] != k.shape[2]:
-        raise ValueError(
-            f"q and k: expected T = S when causal, got T = {q.shape[2]} and S = {k.shape[2]}; "
-            "pass the past as initial_state"
-        )
-    if key_mask is not None:
-        require_key_mask(key_mask, k)
-
-
-def _check_state(state: LinearState | None, B: int, H: int, C: int, Dv: int) -> None:
-    if state is None:
-        return
-    if not isinstance(state, LinearState):
-        raise ValueError(f"initial_state: expected a LinearState, got {type(state).__name__}")
-    for name, x, axes, shape in (
-        ("S", state.S, "B H C Dv", (B, H, C, Dv)),
-        ("z", state.z, "B H C", (B, H, C)),
-        ("t", state.t, "B", (B,)),
-    ):
-        require_rank(f"initial_state.{name}", x, axes)
-        if tuple(x.shape) != shape:
-            raise ValueError(
-                f"initial_state.{name}: expected [{axes}] = {list(shape)}, got {list(x.shape)}"
-            )
-    require_floating("initial_state.S", state.S)
-    require_floating("initial_state.z", state.z)
-    if state.t.is_floating_point() or state.t.is_complex() or state.t.dtype == torch.bool:
-        raise ValueError(f"initial_state.t: expected whole numbers, got {state.t.dtype}")
-
-
-def _start(
-    state: LinearState | None,
-    B: int,
-    H: int,
-    C: int,
-    Dv: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> LinearState:
-    if state is not None:
-        return LinearState(state.S.to(dtype), state.z.to(dtype), state.t)
-    return LinearState(
-        torch.zeros(B, H, C, Dv, dtype=dtype, device=device),
-        torch.zeros(B, H, C, dtype=dtype, device=device),
-        torch.zeros(B, dtype=torch.int64, device=device),
-    )
-
-
-def _positions(
-    fm: nn.Module,
-    state: LinearState | None,
-    t: Tensor,
-    key_mask: Tensor | None,
-    T: int,
-    S_len: int,
-) -> tuple[Tensor | None, Tensor | None]:
-    """Positions of queries and keys ``[B,1,T or S]``, for the maps that want them."""
-    if not getattr(fm, "positional", False):
-        return None, None
-    if state is None and key_mask is None and isinstance(fm, FeatureMap):
-        fm.require_positions(0, S_len - 1)  # known without looking into a tensor
-    if key_mask is None:
-        keys = t[:, None] + torch.arange(S_len, device=t.device)
-    else:
-        # Padding has the position of the last real token, on whichever side of a cut it stands.
-        keys = (t[:, None] + key_mask.cumsum(-1) - 1).clamp(min=0)
-    keys = keys[:, None]
-    if S_len == T:
-        return keys, keys
-    return torch.arange(T, device=t.device).expand(len(t), 1, -1), keys

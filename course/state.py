@@ -1,4 +1,4 @@
-"""What a linear attention carries from token to token; references and kernels share it."""
+"""What linear attention and the delta rule carry from token to token; all forms share it."""
 
 from __future__ import annotations
 
@@ -15,4 +15,14 @@ class LinearState(NamedTuple):
 
     S: Tensor
     z: Tensor
+    t: Tensor
+
+
+class DeltaState(NamedTuple):
+    """What the delta rule remembers: float32, or float64 when the inputs are.
+
+    ``S [B,H,D,Dv]``: what a query reads, o = Sᵀ q. ``t [B]``: real tokens seen.
+    """
+
+    S: Tensor
     t: Tensor

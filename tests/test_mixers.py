@@ -29,6 +29,15 @@ VARIANTS = [
     ("linear", "none", {"feature_map": "cosformer", "map_options": {"max_length": 400}}),
     ("linear", "none", {"feature_map": "favor", "map_options": {"features": 9}}),
     ("linear", "none", {"feature_map": "dpfp", "bias": False}),
+    ("conv", "none", {}),
+    ("conv", "none", {"width": 1}),
+    ("conv", "none", {"width": 5}),
+    ("gated", "none", {}),
+    ("gated", "none", {"feature_map": "taylor", "key_width": 3, "bias": False}),
+    ("gated", "none", {"feature_map": "identity", "normalize": False}),
+    ("gated", "none", {"feature_map": "cosformer", "map_options": {"max_length": 400}}),
+    ("delta", "none", {}),
+    ("delta", "none", {"key_width": 3, "bias": False}),
     *[
         ("hybrid", positions, {"window": 3, "key_width": 2})
         for positions in ("none", "rope", "alibi")
@@ -93,9 +102,11 @@ def test_whole_weighted_and_in_portions_agree(name, positions, options) -> None:
     whole = built(x)
     weighted, weights = built.with_weights(x)
     close(weighted, whole)
-    assert weights.shape == (B, 1 if name in ("none", "mean") else H, T, T)
+    heads = {"none": 1, "mean": 1, "conv": E}.get(name, H)
+    assert weights.shape == (B, heads, T, T)
     assert not weights.triu(1).any()
-    if options.get("normalize", True) and options.get("feature_map") not in ("cosformer", "dpfp"):
+    averages = name not in ("conv", "delta") and options.get("normalize", True)
+    if averages and options.get("feature_map") not in ("cosformer", "dpfp"):
         close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     if name == "window":
         assert not weights.tril(-options["window"]).any()
@@ -179,8 +190,9 @@ def test_a_cache_of_another_batch_or_mixer_is_named(name) -> None:
     model = Transformer(config(name))
     tokens = torch.zeros(2, 1, dtype=torch.int64)
     others = [Transformer(config(other)) for other in sorted({*MIXERS} - {name})]
-    if name in ("softmax", "window"):  # keys and values of either can be continued by the other
-        others = [other for other in others if other.config.mixer not in ("softmax", "window")]
+    for family in ({"softmax", "window"}, {"linear", "gated"}):  # either goes on from the other
+        if name in family:
+            others = [other for other in others if other.config.mixer not in family]
     for other in others:
         _, cache = other.decode(tokens)
         if cache.states != (None,):  # what "none" leaves is what every mixer starts from
@@ -317,7 +329,7 @@ def test_another_module_can_add_a_mixer(request) -> None:
         ("hybrid", {"window": 0}, {}, "window: expected a whole number"),
         ("window", {"window": 0}, {}, "window: expected a whole number"),
         ("mean", {"window": 2}, {}, "mixer_options: mixer 'mean' expected options among"),
-        ("convolution", {}, {}, "mixer: expected one of hybrid, linear, mean"),
+        ("convolution", {}, {}, "mixer: expected one of conv, delta, gated"),
         ("softmax", {"impl": "fast"}, {}, "impl: expected one of torch, reference, triton"),
         ("softmax", {"impl": "triton"}, {"dropout": 0.1}, "dropout: expected 0 with impl"),
         ("softmax", {"mix_heads": False}, {"Dv": 3}, "equal sizes on axis E"),

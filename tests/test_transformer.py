@@ -449,7 +449,7 @@ def test_numpy_numbers_are_numbers() -> None:
         (dict(mixer=3), "mixer: expected a name or a list"),
         (dict(mixer=("mean",)), "mixer: expected L = 2 entries, got 1"),
         (dict(mixer_options=[{}, 2]), "mixer_options: expected a dict or a list"),
-        (dict(mixer="convolution"), "mixer: expected one of hybrid, linear, mean"),
+        (dict(mixer="convolution"), "mixer: expected one of conv, delta, gated"),
         (dict(mixer="mean", mixer_options={"window": 2}), "mixer_options: mixer 'mean' expected"),
         (dict(mixer="window", mixer_options={"window": 0}), "window: expected a whole number"),
         (dict(mixer="mean", positions="rope"), "positions: expected 'none', 'learned'"),

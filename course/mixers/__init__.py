@@ -13,6 +13,9 @@ To add a mixer: a file here with a ``Mixer`` under :func:`register_mixer`, and i
 """
 
 from course.mixers.base import MIXERS, Mixer, build_mixer, register_mixer
+from course.mixers.conv import ConvMixer, ConvState
+from course.mixers.delta import DeltaMixer
+from course.mixers.gated import GatedMixer
 from course.mixers.hybrid import HybridMixer, HybridState
 from course.mixers.linear import LinearMixer
 from course.mixers.mean import MeanMixer, MeanState, NoMixer
@@ -20,6 +23,10 @@ from course.mixers.softmax import SoftmaxMixer, window_mixer
 
 __all__ = [
     "MIXERS",
+    "ConvMixer",
+    "ConvState",
+    "DeltaMixer",
+    "GatedMixer",
     "HybridMixer",
     "HybridState",
     "LinearMixer",

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from course.config import TransformerConfig
@@ -91,3 +92,12 @@ def require_state(state: object, kind: type, like: Tensor, **shapes: tuple[int, 
                 f"cache.{name}: expected shape {list(shape)} on {like.device}, "
                 f"got {list(tensor.shape)} on {tensor.device}"
             )
+
+
+def unit_values(v: Tensor) -> Tensor:
+    """In place of values ``v [B,H,T,Dv]``: unit vectors ``[B,H,T,T]``.
+
+    Attention to them gives its own weights, for any mixer that is linear in its values.
+    """
+    T = v.shape[2]
+    return torch.eye(T, dtype=v.dtype, device=v.device).expand(*v.shape[:2], T, T)

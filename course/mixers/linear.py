@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from course.attention import MultiHeadAttention
@@ -13,7 +12,7 @@ from course.config import TransformerConfig
 from course.feature_maps import get_feature_map
 from course.inputs import require_choice, require_number, require_positive
 from course.linear import linear_attention, linear_attention_step
-from course.mixers.base import IMPLS, Mixer, register_mixer, require_state
+from course.mixers.base import IMPLS, Mixer, register_mixer, require_state, unit_values
 from course.state import LinearState
 
 
@@ -68,21 +67,15 @@ class LinearMixer(Mixer):
         Without the division by z the rows of the weights do not sum to 1.
         """
         q, k, v = self.attention.heads(x)
-        if x.shape[1] == 0:
-            return self.attention.merge(v), v.new_zeros(*v.shape[:3], 0)
-        # Values that are unit vectors make the output the row of weights.
-        unit = torch.eye(x.shape[1]).to(v).expand(*v.shape[:3], -1)
         weights = linear_attention(
-            q, k, unit, causal=True, form="parallel", impl="reference", **self._options()
+            q, k, unit_values(v), causal=True, form="parallel", impl="reference", **self._options()
         )
         return self.attention.merge(weights @ v), weights
 
     def decode(self, x: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:
         """Go on from ``state`` with ``x [B,T,E]``; one token costs the same at every position."""
         q, k, v = self.attention.heads(x)
-        if state is not None:
-            B, H, C = *k.shape[:2], self.feature_map.width(k.shape[3])
-            require_state(state, LinearState, x, S=(B, H, C, v.shape[3]), z=(B, H, C), t=(B,))
+        self._require_state(state, k, v)
         options = self._options() | {"impl": self.impl}
         if x.shape[1] == 1:
             q_t, k_t, v_t = q[:, :, 0], k[:, :, 0], v[:, :, 0]
@@ -92,6 +85,11 @@ class LinearMixer(Mixer):
             q, k, v, causal=True, initial_state=state, return_state=True, **options
         )
         return self.attention.merge(o), state
+
+    def _require_state(self, state: LinearState | None, k: Tensor, v: Tensor) -> None:
+        if state is not None:
+            B, H, C = *k.shape[:2], self.feature_map.width(k.shape[3])
+            require_state(state, LinearState, k, S=(B, H, C, v.shape[3]), z=(B, H, C), t=(B,))
 
     def _options(self) -> dict[str, Any]:
         """How scores become weights: the same in all three ways."""

@@ -1,0 +1,172 @@
+"""Multi-query associative recall (MQAR): pairs of a key and a value, then each key is asked once.
+
+    k₁ v₁ k₂ v₂ … k_N v_N  · · k₂ v₂ · k₁ v₁ · · ·        (· = a filler)
+
+At each asked key the model must predict the value that followed it before; everything else is
+unpredictable and is not scored. Two layers can do it: one puts the previous token beside each
+value, the next looks for the value whose neighbour is the asked key.
+
+After Arora et al. 2023, "Zoology" (arXiv:2312.04927), appendix E. As there, the pairs come first
+and the gap of a query follows a power law. Unlike there: fillers have tokens of their own, so none
+can be taken for a key or a value; the answer stands behind its key, so nothing in the text
+contradicts a pair; values are drawn independently, so that N pairs hold N·log₂(values) bits and
+whoever cannot see the pair is right once in ``values`` times; and one generator draws everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course.inputs import require_number, require_positive, require_same
+
+#: Where there is no target (what PyTorch's cross-entropy leaves out).
+NO_TARGET = -100
+_ROWS_AT_ONCE = 64
+
+
+class Vocabulary(NamedTuple):
+    """The token numbers of the three parts, which do not overlap."""
+
+    keys: range
+    values: range
+    fillers: range
+
+
+def vocabulary(vocab_size: int) -> Vocabulary:
+    """Three eighths of the tokens are keys, as many are values, the rest fillers: 32 = 12+12+8."""
+    require_positive("vocab_size", vocab_size, minimum=6)
+    part = 3 * int(vocab_size) // 8
+    return Vocabulary(range(part), range(part, 2 * part), range(2 * part, int(vocab_size)))
+
+
+def make_mqar(
+    n: int, *, seq_len: int, n_pairs: int, vocab_size: int, alpha: float = 0.01, seed: int
+) -> tuple[Tensor, Tensor]:
+    """``n`` examples: inputs ``[n, seq_len]`` and targets ``[n, seq_len]``, int64; −100 = no target.
+
+    The target of an asked key is its value, at the position of that key. Behind the pairs lie
+    slots of two places; slot g = 1, 2, … is asked in with a chance ∝ g^(``alpha`` − 1), without
+    replacement, so most queries come soon and a few late (``alpha=1``: uniformly).
+    The same ``seed`` gives the same bytes, whatever else was seeded.
+
+    Raises ``ValueError`` with the inequality that fails if there are too many pairs for the length
+    (4·n_pairs ≤ seq_len) or for the vocabulary (n_pairs ≤ number of keys).
+    """
+    require_positive("n", n, minimum=0)
+    require_positive("seed", seed, minimum=0)
+    words = _require_room(seq_len, n_pairs, vocab_size, alpha)
+    rng = np.random.default_rng(int(seed))
+    pairs_end, slots = 2 * n_pairs, (seq_len - 2 * n_pairs) // 2
+
+    inputs = rng.integers(words.fillers.start, words.fillers.stop, (n, seq_len), dtype=np.int64)
+    keys = rng.permuted(np.tile(np.array(words.keys), (n, 1)), axis=1)[:, :n_pairs]
+    values = rng.integers(words.values.start, words.values.stop, (n, n_pairs), dtype=np.int64)
+    inputs[:, 0:pairs_end:2], inputs[:, 1:pairs_end:2] = keys, values
+
+    # The n_pairs largest of log p + Gumbel noise are a draw without replacement from p.
+    log_chance = (alpha - 1) * np.log(np.arange(1, slots + 1))
+    order = np.argsort(-(log_chance + rng.gumbel(size=(n, slots))), axis=1)[:, :n_pairs]
+    # The likely slots come first in that order: shuffled, no pair is asked sooner than another.
+    query = pairs_end + 2 * rng.permuted(order, axis=1)
+    targets = np.full_like(inputs, NO_TARGET)
+    np.put_along_axis(inputs, query, keys, axis=1)
+    np.put_along_axis(inputs, query + 1, values, axis=1)
+    np.put_along_axis(targets, query, values, axis=1)
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def _require_room(seq_len: int, n_pairs: int, vocab_size: int, alpha: float) -> Vocabulary:
+    require_positive("seq_len", seq_len)
+    require_positive("n_pairs", n_pairs)
+    require_number("alpha", alpha, above=0)
+    words = vocabulary(vocab_size)
+    if 4 * n_pairs > seq_len:
+        raise ValueError(
+            "n_pairs: expected 4·n_pairs ≤ seq_len (a pair takes two places, and so does its "
+            f"query with the answer), got 4·{n_pairs} = {4 * n_pairs} > {seq_len}"
+        )
+    if n_pairs > len(words.keys):
+        raise ValueError(
+            f"n_pairs: expected n_pairs ≤ {len(words.keys)} keys (3/8 of vocab_size = "
+            f"{vocab_size}), got {n_pairs} > {len(words.keys)}"
+        )
+    return words
+
+
+@dataclass(frozen=True)
+class _Batches:
+    batch: int
+    seq_len: int
+    n_pairs: int
+    vocab_size: int
+    alpha: float
+
+    def __call__(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        sizes = self.identity()
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return make_mqar(sizes.pop("batch"), **sizes, seed=seed)
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint remembers of the data: all sizes."""
+        return asdict(self)
+
+
+def mqar_batches(
+    batch: int, *, seq_len: int, n_pairs: int, vocab_size: int, alpha: float = 0.01
+) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
+    """A sampler for :func:`course.training.train`: new examples at every step, ``[batch, T]``.
+
+    The seed given to ``train`` fixes them all. Raises the same errors as :func:`make_mqar`.
+    """
+    require_positive("batch", batch)
+    _require_room(seq_len, n_pairs, vocab_size, alpha)
+    return _Batches(int(batch), int(seq_len), int(n_pairs), int(vocab_size), float(alpha))
+
+
+def solve(inputs: Tensor) -> Tensor:
+    """The rule, without training: what followed this token before → ``[n,T]``, −100 for new ones.
+
+    Of several earlier places the last one counts.
+    """
+    earlier = _last_earlier(inputs)
+    told = inputs.gather(1, (earlier + 1).clamp(max=inputs.shape[1] - 1))
+    return told.masked_fill(earlier < 0, NO_TARGET)
+
+
+def distances(inputs: Tensor, targets: Tensor) -> Tensor:
+    """How many tokens before each query its key stood: ``[n,T]``, 0 where there is no target."""
+    T = inputs.shape[1]
+    gap = torch.arange(T) - _last_earlier(inputs)
+    return gap.masked_fill(targets == NO_TARGET, 0)
+
+
+def _last_earlier(inputs: Tensor) -> Tensor:
+    """The last place before t where the token of place t stood, ``[n,T]``; −1 if nowhere."""
+    places = torch.arange(inputs.shape[1])
+    same = (inputs[:, :, None] == inputs[:, None, :]) & (places[:, None] > places)
+    return torch.where(same, places, -1).amax(-1)
+
+
+@torch.no_grad()
+def predictions(model: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    """The likeliest next token at every place, ``[n,T]``; ``model(inputs)`` are logits [n,T,V]."""
+    return torch.cat([model(rows).argmax(-1) for rows in inputs.split(_ROWS_AT_ONCE)])
+
+
+def accuracy(predicted: Tensor, targets: Tensor, among: Tensor | None = None) -> float:
+    """The share of targets ``[n,T]`` that were predicted; −100 is left out.
+
+    ``among [n,T]``: a boolean mask of the targets that count, for example
+    ``distances(inputs, targets) > 16``. NaN if none does.
+    """
+    require_same("n and T", {"predicted": predicted.numel(), "targets": targets.numel()})
+    asked = targets != NO_TARGET
+    if among is not None:
+        asked = asked & among
+    return (predicted == targets)[asked].double().mean().item()
