@@ -31,7 +31,9 @@ from torch import Tensor
 
 from course.inputs import require_positive, require_rank
 
-TEMPLATE = tuple("the X did not cross the Y because it was too A , so the R waited .".split())
+_TEXT = "the X did not cross the Y because it was too A , so the R waited ."
+#: The sentence; X, Y, A and R are its slots.
+TEMPLATE = tuple(_TEXT.split())
 #: Positions of the two nouns, of the adjective and of the answer.
 CROSSER, CROSSED, ADJECTIVE, ANSWER = (TEMPLATE.index(slot) for slot in "XYAR")
 #: The position whose next word is scored: the last "the".
@@ -325,9 +327,7 @@ REPAIRED = Winograd()
 # ----------------------------------------------------------------------------- training and score
 
 
-def batches(
-    sentences: Sentences, batch: int
-) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
+def batches(sentences: Sentences, batch: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
     """A sampler for :func:`course.training.train`: whole sentences, every next word a target.
 
     Inputs and targets ``[batch, 17]``; sentences are drawn with replacement.
@@ -352,6 +352,18 @@ class _Batches:
         return {"sentences": digest, "batch": self.batch}
 
 
+def margin(logits: Tensor, sentences: Sentences) -> Tensor:
+    """How far the logit of the answer lies above that of the other noun after "so the": ``[n]``.
+
+    ``logits [n,T,V]`` as in :func:`score`.
+    """
+    row = _deciding(logits, sentences)
+    answer, other = (
+        row.gather(1, x[:, None]).squeeze(1) for x in (sentences.answer, sentences.other)
+    )
+    return answer - other
+
+
 class Score(NamedTuple):
     """Shares of sentences: ``right``, ``other`` (the other noun); the rest is no noun of the two.
 
@@ -370,13 +382,7 @@ def score(logits: Tensor, sentences: Sentences) -> Score:
 
     ``logits [n,T,V]`` of the prompts or of longer beginnings of ``sentences``.
     """
-    require_rank("logits", logits, "n T V")
-    if logits.shape[0] != len(sentences) or logits.shape[1] <= DECIDING:
-        raise ValueError(
-            f"logits: expected {len(sentences)} rows of at least {DECIDING + 1} positions, "
-            f"got {list(logits.shape)}"
-        )
-    said = logits[:, DECIDING].argmax(-1)
+    said = _deciding(logits, sentences).argmax(-1)
     right = (said == sentences.answer).double()
     other = (said == sentences.other).double()
     _, group = sentences.pair.unique(return_inverse=True)
@@ -386,6 +392,17 @@ def score(logits: Tensor, sentences: Sentences) -> Score:
     # Pairs have equally many sentences, unless the caller picked some.
     half = 1.96 * shares.std().item() / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
     return Score(mean, other.mean().item(), max(0.0, mean - half), min(1.0, mean + half))
+
+
+def _deciding(logits: Tensor, sentences: Sentences) -> Tensor:
+    """The logits at the deciding position, ``[n,V]``."""
+    require_rank("logits", logits, "n T V")
+    if logits.shape[0] != len(sentences) or logits.shape[1] <= DECIDING:
+        raise ValueError(
+            f"logits: expected {len(sentences)} rows of at least {DECIDING + 1} positions, "
+            f"got {list(logits.shape)}"
+        )
+    return logits[:, DECIDING]
 
 
 # ----------------------------------------------------------------------------------------- audits
@@ -442,7 +459,9 @@ def same_words_accuracy(train: Sentences, test: Sentences) -> float:
         answers.setdefault(tuple(bag), []).append(int(answer))
     shares = [
         np.mean([answer == seen for seen in answers[tuple(bag)]])
-        for bag, answer in zip(test.prompts.sort(1).values.tolist(), test.answer.tolist(), strict=True)
+        for bag, answer in zip(
+            test.prompts.sort(1).values.tolist(), test.answer.tolist(), strict=True
+        )
         if tuple(bag) in answers
     ]
     return float(np.mean(shares)) if shares else math.nan
