@@ -274,6 +274,17 @@ class Transformer(nn.Module):
         return self.read_out(x), Cache(cache.seen + tokens.shape[1], tuple(states))
 
     @torch.no_grad()
+    def state_bytes(self, T: int) -> list[int]:
+        """What each block carries after ``T`` tokens of one text, in bytes: those of a real cache.
+
+        The tensors that :meth:`decode` hands on are counted, so a window counts as full or not.
+        Raises ``ValueError`` for a T that the positions do not allow.
+        """
+        require_positive("T", T, minimum=0)
+        tokens = torch.zeros(1, T, dtype=torch.int64, device=self.output.weight.device)
+        return [_nbytes(state) for state in self.decode(tokens)[1].states]
+
+    @torch.no_grad()
     def generate(
         self,
         tokens: Tensor,

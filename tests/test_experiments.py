@@ -17,7 +17,16 @@ from unittest import mock
 import pytest
 import torch
 
-from course.experiments import EXPERIMENTS, RESULTS, configs, counts, language_model, load, table
+from course.experiments import (
+    EXPERIMENTS,
+    RESULTS,
+    configs,
+    counts,
+    language_model,
+    load,
+    recall,
+    table,
+)
 from course.experiments.runner import (
     Progress,
     RunFailed,
@@ -432,7 +441,7 @@ NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
 
 
 # Runs that take hours and are still being recorded: notebooks do not read them yet.
-AWAITED = [*configs("ladder", seed=2), *configs("ladder64")]
+AWAITED = [*configs("ladder", seed=2), *configs("ladder64"), *configs("frontier")]
 
 
 def test_every_declared_run_is_stored_and_nothing_else():
@@ -470,6 +479,8 @@ def test_a_stored_run_is_whole_small_and_says_where_it_ran(record):
 def parameters(config: dict) -> int:
     if config["experiment"] == "counts":
         return {"unigrams": 1024, "bigrams": 1024 * 1024}[config["label"]]
+    if "task" in config:
+        return recall.build(config).parameter_counts()["total"]
     model = TransformerConfig.from_dict({"vocab_size": 1024, **config["model"]})
     return Transformer(model).parameter_counts()["total"]
 

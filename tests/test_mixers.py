@@ -291,6 +291,79 @@ def test_the_scale_of_the_configuration_reaches_the_map() -> None:
     assert not torch.allclose(default(x), mixer("linear", options=options, scale=1.0)(x))
 
 
+def test_the_convolution_is_pytorchs() -> None:
+    built, x = mixer("conv", options={"width": 4}), draw(B, T, E)
+    theirs = nn.Conv1d(E, E, 4, groups=E, padding=3).double()
+    with torch.no_grad():
+        theirs.weight.copy_(built.weight.T.flip(1)[:, None])  # PyTorch counts from the oldest
+        theirs.bias.copy_(built.bias)
+    close(built(x), theirs(x.mT)[..., :T].mT)
+
+
+def test_the_convolution_shifts_exactly_and_reaches_no_further() -> None:
+    built, x = mixer("conv", options={"width": 3}), draw(1, T, E)
+    with torch.no_grad():
+        built.weight.zero_()[2] = 1
+        built.bias.zero_()
+    assert torch.equal(built(x)[:, 2:], x[:, :-2]) and not built(x)[:, :2].any()
+    _, state = built.decode(x, None)
+    assert torch.equal(state.past, x[:, -2:])
+    slope = torch.autograd.functional.jacobian(lambda x: mixer("conv")(x).sum((0, 2)), x)
+    assert (slope[:, 0].abs().sum(-1) > 0).int().tolist() == [
+        [int(0 <= t - i < 3) for i in range(T)] for t in range(T)
+    ]
+
+
+def test_the_gate_fades_what_linear_attention_adds() -> None:
+    built, x = mixer("gated"), draw(B, T, E)
+    with torch.no_grad():
+        built.gate.weight *= 4
+        built.gate.bias -= 5  # decays with spread
+    q, k, v = built.attention.heads(x)
+    maps = [nn.functional.elu(y / 2**0.5) + 1 for y in (q, k)]  # D = 4: each gets 4^(−1/4)
+    gamma = built.gate(x).sigmoid().transpose(1, 2)
+    weights = maps[0] @ maps[1].mT
+    for t in range(T):
+        for i in range(T):
+            weights[:, :, t, i] *= gamma[:, :, i + 1 : t + 1].prod(-1) if i <= t else 0
+    weights = weights / weights.sum(-1, keepdim=True)
+    close(built.with_weights(x)[1], weights)
+    close(built(x), built.attention.merge(weights @ v))
+    with torch.no_grad():
+        built.gate.weight.zero_()
+        built.gate.bias.fill_(40)  # nothing fades
+    linear = mixer("linear")
+    linear.attention = built.attention
+    close(built(x), linear(x))
+
+
+def test_a_fresh_gate_is_nearly_open() -> None:
+    decays = mixer("gated").gate(draw(50, T, E)).sigmoid()
+    assert decays.min() > 0.9 and decays.max() < 1
+
+
+def test_the_delta_rule_corrects_with_keys_of_length_one() -> None:
+    built, x = mixer("delta"), draw(B, T, E)
+    q, k, v = built.attention.heads(x)
+    q, k = (y / y.norm(dim=-1, keepdim=True) for y in (q, k))
+    beta = built.strength(x).sigmoid().transpose(1, 2)
+    S, out = torch.zeros(B, H, 4, 4, dtype=torch.float64), []
+    for t in range(T):
+        read = torch.einsum("bhd,bhde->bhe", k[:, :, t], S)
+        step = beta[:, :, t, None] * (v[:, :, t] - read)
+        S = S + torch.einsum("bhd,bhe->bhde", k[:, :, t], step)
+        out.append(torch.einsum("bhd,bhde->bhe", q[:, :, t], S))
+    close(built(x), built.attention.merge(torch.stack(out, 2)))
+    close(built.decode(x, None)[1].S, S)
+    before = built(x)
+    with torch.no_grad():  # only directions count
+        for layer in (built.attention.W_q, built.attention.W_k):
+            layer.weight *= 7
+            layer.bias *= 7
+    close(built(x), before)
+    assert beta.std() > 0.02
+
+
 # --- the registry -------------------------------------------------------------------------------
 
 
@@ -327,6 +400,10 @@ def test_another_module_can_add_a_mixer(request) -> None:
         ("linear", {"width": 3}, {}, "mixer_options: mixer 'linear' expected options among"),
         ("linear", {}, {"scale": 0.0}, "scale .*: expected a finite number above 0, got 0.0"),
         ("hybrid", {"window": 0}, {}, "window: expected a whole number"),
+        ("conv", {"width": 0}, {}, "width: expected a whole number of at least 1, got 0"),
+        ("gated", {"feature_map": "identity"}, {}, "normalize=False with the signed map"),
+        ("gated", {"impl": "triton"}, {}, "mixer_options: mixer 'gated' expected options among"),
+        ("delta", {"key_width": 0}, {}, "key_width: expected a whole number"),
         ("window", {"window": 0}, {}, "window: expected a whole number"),
         ("mean", {"window": 2}, {}, "mixer_options: mixer 'mean' expected options among"),
         ("convolution", {}, {}, "mixer: expected one of conv, delta, gated"),

@@ -17,7 +17,7 @@ from course.attention import MultiHeadAttention
 from course.config import GPT2_SMALL, NORMS, POSITIONS
 from course.transformer import Block, Transformer, TransformerConfig
 
-MIXERS = {"none": {}, "mean": {}, "softmax": {}, "window": {"window": 3}}
+MIXERS = {"none": {}, "mean": {}, "softmax": {}, "window": {"window": 3}, "conv": {}}
 SCORED = ("softmax", "window")
 # Every mixer has its own tests in test_mixers.py; here each goes into every kind of block.
 GRID = [
@@ -186,8 +186,10 @@ def test_the_readable_path_gives_the_logits_of_the_fused_one(mixer, positions, n
     assert (logits - built(some_tokens())).abs().max() < 1e-12
     assert len(maps) == 2
     for weights in maps:
-        assert weights.shape == (B, 3 if mixer in SCORED else 1, T, T)
-        assert (weights.sum(-1) - 1).abs().max() < 1e-12
+        heads = {"conv": 12}.get(mixer, 3 if mixer in SCORED else 1)
+        assert weights.shape == (B, heads, T, T)
+        if mixer != "conv":  # its weights are no averages
+            assert (weights.sum(-1) - 1).abs().max() < 1e-12
         assert weights.triu(1).abs().max() == 0
         if mixer == "window":
             assert weights.tril(-3).abs().max() == 0 < weights.tril(-2).abs().max()
@@ -401,6 +403,58 @@ def test_sampling_follows_the_generator_and_the_temperature() -> None:
     for cold in (1e-4, 1e-45):
         assert torch.equal(sample(0, cold), built.generate(tokens, 5, temperature=0))
     assert torch.equal(built.generate(tokens, 0), tokens)
+
+
+# --- what a model carries, and how far it sees ----------------------------------------------------
+
+
+def test_state_bytes_are_those_of_the_tensors_carried() -> None:
+    sizes = dict(vocab_size=V, E=64, H=1, L=1, Dv=64, max_length=99)
+
+    def carried(T: int, **changes) -> int:
+        (n,) = Transformer(TransformerConfig(**(sizes | changes))).state_bytes(T)
+        return n
+
+    # Row 10.2 of notebook 10, in float32: 40·(16 + 64) numbers; 64·64 + 64 and a count in 8 bytes.
+    assert carried(40, D=16) == 40 * (16 + 64) * 4 == 12_800
+    assert carried(40, D=64, mixer="linear") == (64 * 64 + 64) * 4 + 8
+    for T in (0, 3, 40):
+        seen = min(T, 7)
+        window = carried(T, D=16, mixer="window", mixer_options={"window": 8})
+        assert window == seen * (16 + 64) * 4
+        assert carried(T, mixer="conv", mixer_options={"width": 5}) == 4 * 64 * 4
+        for mixer, numbers in (
+            ("none", 0),
+            ("gated", 9 * 64 + 9 + 2),
+            ("delta", 9 * 64 + 2),
+            ("linear", 9 * 64 + 9 + 2),
+        ):
+            options = {"key_width": 9} if numbers else {}
+            assert carried(T, mixer=mixer, mixer_options=options) == 4 * numbers
+    two = model(("mean", "hybrid"), mixer_options=({}, {"window": 3}), positions="none")
+    assert len(two.state_bytes(6)) == 2
+    assert sum(two.state_bytes(6)) == two.decode(some_tokens(1, 6))[1].nbytes()
+    with pytest.raises(ValueError, match="at most max_length = 99"):
+        carried(100, positions="learned")
+
+
+@pytest.mark.parametrize(
+    ("mixers", "options", "reach"),
+    [
+        (("window", "window"), ({"window": 4}, {"window": 4}), 6),
+        (("window", "window"), ({"window": 2}, {"window": 5}), 5),
+        (("conv", "window"), ({"width": 3}, {"window": 4}), 5),
+    ],
+)
+def test_beyond_its_reach_a_window_has_no_gradient_at_all(mixers, options, reach: int) -> None:
+    built = model(mixers, mixer_options=options, max_length=12, double=True)
+    x = built.embed(some_tokens(1, 12)).detach().requires_grad_()
+    y = x
+    for block in built.blocks:
+        y = block(y)
+    (slope,) = torch.autograd.grad(y[0, -1].square().sum(), x)
+    sizes = slope[0].abs().sum(-1).flip(0)  # by distance from the last place
+    assert (sizes[: reach + 1] > 0).all() and not sizes[reach + 1 :].any()
 
 
 # --- the registry and the configuration ----------------------------------------------------------

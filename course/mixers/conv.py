@@ -25,7 +25,7 @@ class ConvMixer(Mixer):
 
     Every channel has its own ``width`` weights, the same at every position. It shifts exactly,
     which additive linear attention cannot; it looks nowhere else.
-    Source: Arora et al. 2024 (arXiv:2402.18668), section 5: width 3.
+    Source: the short convolutions of Arora et al. 2024 (arXiv:2402.18668), without their gates.
     """
 
     def __init__(self, config: TransformerConfig, *, width: int = 3) -> None:
@@ -63,7 +63,7 @@ class ConvMixer(Mixer):
 
     def _mix(self, padded: Tensor, T: int) -> Tensor:
         """``padded [B, width − 1 + T, E]`` → ``[B,T,E]``."""
-        y = self.bias
+        y: Tensor = self.bias
         for j in range(self.width):
             start = self.width - 1 - j
             y = y + self.weight[j] * padded[:, start : start + T]

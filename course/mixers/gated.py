@@ -59,9 +59,7 @@ class GatedMixer(LinearMixer):
         """The same token by token, and the weights ``[B,H,T,T]`` of the values, decay included."""
         q, k, v = self.attention.heads(x)
         log_decay, unit = self._log_decay(x), unit_values(v)
-        weights = gated_attention(
-            q, k, unit, log_decay=log_decay, form="loop", **self._options()
-        )
+        weights = gated_attention(q, k, unit, log_decay=log_decay, form="loop", **self._options())
         return self.attention.merge(weights @ v), weights
 
     def decode(self, x: Tensor, state: LinearState | None) -> tuple[Tensor, LinearState]:

@@ -6,8 +6,8 @@ At each asked key the model must predict the value that followed it before; ever
 unpredictable and is not scored. Two layers can do it: one puts the previous token beside each
 value, the next looks for the value whose neighbour is the asked key.
 
-After Arora et al. 2023, "Zoology" (arXiv:2312.04927), appendix E. As there, the pairs come first
-and the gap of a query follows a power law. Unlike there: fillers have tokens of their own, so none
+After Arora et al. 2023, "Zoology" (arXiv:2312.04927). As in their code, the pairs come first and
+the gap of a query follows a power law. Unlike there: fillers have tokens of their own, so none
 can be taken for a key or a value; the answer stands behind its key, so nothing in the text
 contradicts a pair; values are drawn independently, so that N pairs hold N·log₂(values) bits and
 whoever cannot see the pair is right once in ``values`` times; and one generator draws everything.
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from course.inputs import require_number, require_positive, require_same
 
@@ -48,7 +49,7 @@ def vocabulary(vocab_size: int) -> Vocabulary:
 def make_mqar(
     n: int, *, seq_len: int, n_pairs: int, vocab_size: int, alpha: float = 0.01, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """``n`` examples: inputs ``[n, seq_len]`` and targets ``[n, seq_len]``, int64; −100 = no target.
+    """``n`` examples: inputs and targets ``[n, seq_len]``, int64; −100 = no target.
 
     The target of an asked key is its value, at the position of that key. Behind the pairs lie
     slots of two places; slot g = 1, 2, … is asked in with a chance ∝ g^(``alpha`` − 1), without
@@ -106,11 +107,18 @@ class _Batches:
     n_pairs: int
     vocab_size: int
     alpha: float
+    halvings: int
 
     def __call__(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        sizes = self.identity()
-        seed = int(torch.randint(2**62, (), generator=generator))
-        return make_mqar(sizes.pop("batch"), **sizes, seed=seed)
+        half = 2 ** int(torch.randint(self.halvings + 1, (), generator=generator))
+        return make_mqar(
+            self.batch * half,
+            seq_len=self.seq_len // half,
+            n_pairs=self.n_pairs // half,
+            vocab_size=self.vocab_size,
+            alpha=self.alpha,
+            seed=int(torch.randint(2**62, (), generator=generator)),
+        )
 
     def identity(self) -> dict[str, Any]:
         """What a checkpoint remembers of the data: all sizes."""
@@ -118,15 +126,39 @@ class _Batches:
 
 
 def mqar_batches(
-    batch: int, *, seq_len: int, n_pairs: int, vocab_size: int, alpha: float = 0.01
+    batch: int,
+    *,
+    seq_len: int,
+    n_pairs: int,
+    vocab_size: int,
+    alpha: float = 0.01,
+    halvings: int = 0,
 ) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
     """A sampler for :func:`course.training.train`: new examples at every step, ``[batch, T]``.
 
-    The seed given to ``train`` fixes them all. Raises the same errors as :func:`make_mqar`.
+    The seed given to ``train`` fixes them all. ``halvings=h``: each step draws one of h + 1 sizes:
+    length and number of pairs as given, or both halved once, twice, …, and then twice, four times,
+    … as many examples. What is learned on short texts goes on to long ones, which alone may teach
+    nothing for thousands of steps; Arora et al. mix lengths too.
+
+    Raises the errors of :func:`make_mqar`, and ``ValueError`` if a size cannot be halved so often.
     """
     require_positive("batch", batch)
+    require_positive("halvings", halvings, minimum=0)
     _require_room(seq_len, n_pairs, vocab_size, alpha)
-    return _Batches(int(batch), int(seq_len), int(n_pairs), int(vocab_size), float(alpha))
+    for name, size in (("seq_len", seq_len), ("n_pairs", n_pairs)):
+        if size % 2**halvings:
+            raise ValueError(
+                f"{name}: expected a multiple of 2^halvings = {2**halvings}, got {size}"
+            )
+    return _Batches(
+        batch=int(batch),
+        seq_len=int(seq_len),
+        n_pairs=int(n_pairs),
+        vocab_size=int(vocab_size),
+        alpha=float(alpha),
+        halvings=int(halvings),
+    )
 
 
 def solve(inputs: Tensor) -> Tensor:
@@ -148,9 +180,11 @@ def distances(inputs: Tensor, targets: Tensor) -> Tensor:
 
 def _last_earlier(inputs: Tensor) -> Tensor:
     """The last place before t where the token of place t stood, ``[n,T]``; −1 if nowhere."""
-    places = torch.arange(inputs.shape[1])
-    same = (inputs[:, :, None] == inputs[:, None, :]) & (places[:, None] > places)
-    return torch.where(same, places, -1).amax(-1)
+    # A stable sort puts equal tokens side by side, in the order of their places.
+    tokens, places = inputs.sort(dim=1, stable=True)
+    same = tokens[:, 1:] == tokens[:, :-1]
+    before = F.pad(torch.where(same, places[:, :-1], -1), (1, 0), value=-1)
+    return torch.empty_like(places).scatter(1, places, before)
 
 
 @torch.no_grad()
@@ -170,3 +204,49 @@ def accuracy(predicted: Tensor, targets: Tensor, among: Tensor | None = None) ->
     if among is not None:
         asked = asked & among
     return (predicted == targets)[asked].double().mean().item()
+
+
+def told_by_context(inputs: Tensor, targets: Tensor) -> Tensor:
+    """Which targets of any text the context could have told: boolean ``[n,T]``.
+
+    Those whose pair (input, target) stood in the text before, so that whoever recalls what followed
+    this token the last time has seen the answer. In MQAR that is every target. What the weights
+    know anyway (a frequent pair) is told too: leave such pairs out of the mask to ask for recall
+    alone. Source: the "AR hits" of Arora et al. 2023 (arXiv:2312.04927).
+    """
+    asked = targets != NO_TARGET
+    after = torch.where(asked, targets, inputs.roll(-1, 1))
+    size = int(after.max()) + 1 if after.numel() else 1
+    return asked & (_last_earlier(inputs * size + after) >= 0)
+
+
+class SplitLoss(NamedTuple):
+    """Mean loss in nats of the targets that are told and of the rest; the share that is told."""
+
+    told: float
+    rest: float
+    share: float
+
+
+@torch.no_grad()
+def split_loss(
+    model: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, told: Tensor
+) -> SplitLoss:
+    """The cross-entropy of ``model(inputs)`` in two parts: where ``told [n,T]``, and elsewhere.
+
+    The mean over all targets is ``share·told + (1 − share)·rest``. A part without targets is NaN.
+    """
+    losses = torch.cat(
+        [
+            F.cross_entropy(model(rows).mT.double(), wanted, reduction="none")
+            for rows, wanted in zip(
+                inputs.split(_ROWS_AT_ONCE), targets.split(_ROWS_AT_ONCE), strict=True
+            )
+        ]
+    )
+    asked = targets != NO_TARGET
+    return SplitLoss(
+        told=losses[asked & told].mean().item(),
+        rest=losses[asked & ~told].mean().item(),
+        share=told[asked].double().mean().item(),
+    )
