@@ -40,8 +40,16 @@ CROSSER, CROSSED, ADJECTIVE, ANSWER = (TEMPLATE.index(slot) for slot in "XYAR")
 DECIDING = ANSWER - 1
 _FRAME = tuple(dict.fromkeys(word for word in TEMPLATE if word not in "XYAR"))
 
-ANIMALS = ("animal", "dog", "cat", "horse", "fox", "goat", "mouse", "child")
-PLACES = ("street", "river", "bridge", "road", "field", "hill", "track", "yard")
+# fmt: off
+ANIMALS = (
+    "animal", "dog", "cat", "horse", "fox", "goat", "mouse", "child",
+    "cow", "sheep", "duck", "bear", "wolf", "deer", "hen", "pony",
+)
+PLACES = (
+    "street", "river", "bridge", "road", "field", "hill", "track", "yard",
+    "lake", "lawn", "path", "canal", "park", "beach", "square", "ditch",
+)
+# fmt: on
 
 
 def _words(name: str, given: Any, least: int, taken: dict[str, str]) -> tuple[str, ...]:
@@ -140,7 +148,7 @@ class Winograd:
     not one word in lower case, and for fewer than three nouns or two places.
     """
 
-    nouns: Sequence[str] = ANIMALS + PLACES
+    nouns: Sequence[str] = ANIMALS[:8] + PLACES[:8]
     places: Sequence[str] | None = None
     of_crosser: Sequence[str] = ("tired", "scared", "slow", "weak")
     of_crossed: Sequence[str] = ("wet", "wide", "busy", "steep")
