@@ -365,6 +365,37 @@ def circuits() -> list[dict[str, Any]]:
     ]
 
 
+def induction() -> list[dict[str, Any]]:
+    """A text that repeats itself with a random period: who continues it, from when on (11).
+
+    Attention only. The last run has one period for all texts: there a single layer suffices.
+    """
+    two = {"mixer": ["conv", "softmax"], "mixer_options": [{"width": 2}, {}], "L": 2}
+    sizes = {"seq_len": 40, "vocab_size": 32}
+    random, fixed = {"shortest": 6, "longest": 20}, {"shortest": 13, "longest": 13}
+    rows: list[tuple[str, dict[str, Any], dict[str, int]]] = [
+        ("two layers", {"L": 2}, random),
+        ("one layer", {"L": 1}, random),
+        ("convolution of width 2, one layer", two, random),
+        ("one layer, one period for all", {"L": 1}, fixed),
+    ]
+    model = {"E": 64, "H": 4, "hidden": 0, "positions": "learned", "norm": "pre"}
+    return [
+        {
+            "experiment": "induction",
+            "label": label,
+            "run": _INDUCTION,
+            "seed": 0,
+            "seeds": 10,
+            "task": sizes | periods,
+            "model": copy.deepcopy(model | change),
+            "training": {"steps": 600, "batch": 64, "lr": 2e-3},
+            "evaluate_every": 20,
+        }
+        for label, change, periods in rows
+    ]
+
+
 def _winograd_run(
     task: str, row: tuple[str, dict[str, Any], float], positions: str, *, steps: int = 1000
 ) -> dict[str, Any]:
@@ -414,4 +445,5 @@ EXPERIMENTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "frontier": frontier,
     "winograd": winograd,
     "circuits": circuits,
+    "induction": induction,
 }

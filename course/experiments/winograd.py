@@ -7,15 +7,14 @@ seeds. A seed fixes the split, the weights and the order of the sentences.
 from __future__ import annotations
 
 import copy
-import json
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from course.experiments.runner import Config, Progress
+from course.experiments.seeds import each_seed
 from course.tasks.winograd import (
     DECIDING,
     LEAKY,
@@ -64,26 +63,16 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     :func:`final`. Where pairs have no reverse, nothing is said of reverses. Seeds that are finished
     are kept in the checkpoint.
     """
-    seeds = range(config["seed"], config["seed"] + config["seeds"])
-    rows = _finished(progress.checkpoint)
-    for number, seed in enumerate(seeds):
-        if str(seed) in rows:
-            continue
-
-        def report(step: int, done: int = number * config["training"]["steps"]) -> None:
-            progress.report((done + step) // len(seeds))
-
-        trained = train_one(config, seed, report)
-        rows[str(seed)] = {
-            "first": [round(loss, 5) for loss in trained.history.losses[:FIRST_STEPS]],
-            "curve": trained.curve,
-            "final": final(trained),
-        }
-        if progress.checkpoint is not None:
-            progress.checkpoint.write_text(json.dumps(rows))
-    outcome = _summary([rows[str(seed)] for seed in seeds])
+    rows = each_seed(config, progress, _one_seed)
+    outcome = _summary(rows)
     outcome["result"] = {"parameters": parameters(config), **outcome["result"]}
     return outcome
+
+
+def _one_seed(config: Config, seed: int, report: Callable[[int], None]) -> dict[str, Any]:
+    trained = train_one(config, seed, report)
+    first = [round(loss, 5) for loss in trained.history.losses[:FIRST_STEPS]]
+    return {"first": first, "curve": trained.curve, "final": final(trained)}
 
 
 def train_one(
@@ -192,11 +181,3 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         if name in first["curve"]:
             curve[name] = [row["curve"][name] for row in rows]
     return {"curve": curve, "result": result, "seeds": finals}
-
-
-def _finished(checkpoint: Path | None) -> dict[str, Any]:
-    """The rows of the seeds that an interrupted run has finished."""
-    try:
-        return json.loads(checkpoint.read_text()) if checkpoint else {}
-    except (OSError, ValueError):
-        return {}
