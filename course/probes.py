@@ -3,7 +3,8 @@
 :func:`run` keeps what a pass leaves behind: the stream before and after every block, and the maps.
 The context managers change one thing of a pass (a piece of the stream, a head, a single look) for
 as long as their ``with`` block lasts; :func:`run`, ``model(tokens)`` and ``attention_maps`` all see
-the change. Several may be nested. Afterwards the model is as it was, also after an error.
+the change. Several may be nested; a mean over other texts is taken when its ``with`` is entered, by
+the model as it is then. Afterwards the model is as it was, also after an error.
 
 Blocks and heads have the numbers of ``model.blocks`` and of a map's axis, from 0; a place in the
 stream is named by how many blocks lie behind it: ``after=0`` is the embedding.
@@ -339,7 +340,8 @@ def _positions(name: str, position: Positions, T: int) -> slice | list[int]:
     """As an index of the axis of ``T`` positions."""
     if position is None:
         return slice(None)
-    several = position if isinstance(position, Iterable) else [position]
+    alone = isinstance(position, str) or not isinstance(position, Iterable)
+    several: Iterable[Any] = [position] if alone else position  # type: ignore[assignment]
     return [_require_index(name, one, T) for one in several]
 
 
