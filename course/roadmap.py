@@ -25,7 +25,7 @@ from course.plots import (
 from course.plots.diagrams import arrow, blank, box
 
 LAST_NOTEBOOK = 11
-WORDS = ("my", "cat", "lay", "on", "the", "mat")
+WORDS = ("the", "cat", "lay", "on", "the", "mat")
 # Which earlier words help a word: drawn by hand, so that the second panel has something to show.
 RELATED = ((1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (5, 3))
 MEMORY_WIDTH = 32

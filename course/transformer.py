@@ -239,7 +239,10 @@ class Transformer(nn.Module):
         return self.output(self.last_norm(x))
 
     def attention_maps(self, tokens: Tensor) -> list[Tensor]:
-        """Who looks at whom: one ``[B,H,T,T]`` a block, rows sum to 1, no gradient."""
+        """Who looks at whom: one ``[B,H,T,T]`` a block, no gradient.
+
+        Rows sum to 1 where the mixer averages. A convolution has one table a channel.
+        """
         return self.forward_with_maps(tokens)[1]
 
     @torch.no_grad()

@@ -168,3 +168,38 @@ def linear_attention(similarities, v, *, causal=True, normalize=True, key_mask=N
         return num
     total = w.sum(-1, keepdim=True)
     return torch.where(total == 0, 0.0, num / torch.where(total == 0, 1.0, total))
+
+
+def written(transitions, q, k, v, start=None):
+    """What ``q_t`` reads of S_t = A_t S_{t−1} + k_t v_tᵀ, and the last S; differentiable, float64.
+
+    By explicit products: token j stands in S_t as A_t … A_{j+1} k_j v_jᵀ. ``transitions`` are the
+    matrices A ``[B,H,T,D,D]``; for a rule that writes βk, ``k`` is that.
+    """
+    import torch
+
+    (B, H, T, D), Dv = k.shape, v.shape[-1]
+    start = torch.zeros(B, H, D, Dv, dtype=torch.float64) if start is None else start
+    outs = [v.new_zeros(B, H, 0, Dv).double()]
+    for t in range(T + 1):  # the last one is no query but the whole state
+        row = q[:, :, t : t + 1] if t < T else torch.eye(D, dtype=torch.float64).expand(B, H, D, D)
+        out = 0.0
+        for j in range(min(t, T - 1), -1, -1):
+            out = out + row @ k[:, :, j, :, None] @ v[:, :, j, None, :]
+            row = row @ transitions[:, :, j]
+        outs.append(out + row @ start)
+    return torch.cat(outs[:-1], 2), outs[-1]
+
+
+def faded(log_decay, key_mask=None):
+    """γ_{i+1} … γ_t ``[B,H,T,T]`` by products, factor by factor; padding does not fade."""
+    import torch
+
+    gamma = torch.exp(log_decay.double())
+    if key_mask is not None:
+        gamma = torch.where(key_mask[:, None], gamma, 1.0)
+    T = gamma.shape[-1]
+    rows = [
+        torch.stack([gamma[..., i + 1 : t + 1].prod(-1) for i in range(T)], -1) for t in range(T)
+    ]
+    return torch.stack(rows, -2) if T else gamma.new_zeros(*gamma.shape, 0)

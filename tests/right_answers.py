@@ -17,7 +17,7 @@ import torch
 Function = Callable[..., Any]
 
 # Here the text asks for the dtype of x, so that float32 for float64 is wrong.
-OWN_DTYPE = ("running_mean", "log_elu_plus_one")
+OWN_DTYPE = ("log_elu_plus_one",)
 # Here what comes, or what goes back, is no tensor that could be turned into something else.
 NO_ARRAY = ("log_elu_plus_one", "error text", "sum_features")
 
@@ -67,17 +67,34 @@ def _error_text_from_its_arguments(name, got, expected):
 # Notebook 01
 
 
-def _mean_in_a_loop(x):
-    rows, total = [], torch.zeros_like(x[0])
-    for t, row in enumerate(x):
-        total = total + row
-        rows.append(total / (t + 1))
-    return torch.stack(rows)
+def _ahead_in_a_loop(model, x):
+    furthest, before = 0, model(x).tolist()
+    for j in range(len(x)):
+        changed = x.tolist()
+        changed[j] = [number * (-1) ** place + place for place, number in enumerate(changed[j], 1)]
+        after = model(torch.tensor(changed, dtype=x.dtype)).tolist()
+        furthest = max([furthest, *(j - t for t in range(j) if before[t] != after[t])])
+    return furthest
 
 
-def _mean_by_matrix(x):
-    weights = torch.ones(len(x), len(x), dtype=x.dtype).tril()
-    return torch.einsum("ts,se->te", weights / weights.sum(1, keepdim=True), x)
+def _ahead_numpy(model, x):
+    def outputs(words):
+        return model(torch.from_numpy(words)).numpy()
+
+    x = x.numpy()
+    changed = np.repeat(x[None], len(x), 0)  # [which word is another, T, E]
+    changed[np.arange(len(x)), np.arange(len(x))] = x[::-1] + np.sin(np.arange(x.size)).reshape(
+        x.shape
+    )
+    moved = np.stack([np.abs(outputs(one) - outputs(x)).max(-1) > 1e-7 for one in changed])
+    j, t = np.nonzero(moved)
+    return (j - t).max(initial=0)
+
+
+def _ahead_by_derivatives(model, x):
+    slopes = torch.autograd.functional.jacobian(model, x)  # [T, E, T, E]
+    t, j = slopes.abs().amax((1, 3)).nonzero().T
+    return max(0, int((j - t).max()))
 
 
 def _masked_in_a_loop(scores, mask):
@@ -100,18 +117,25 @@ def _masked_by_the_smallest_number(scores, mask):
     return hidden.softmax(-1) * mask.any(-1, keepdim=True)
 
 
-def _perplexity_in_a_loop(logits, targets):
-    total = 0.0
-    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
-        top = max(row)
-        total += top + math.log(sum(math.exp(x - top) for x in row)) - row[target]
-    return math.exp(total / len(targets))
+def _by_hand_in_a_loop(T):
+    fading, previous = torch.zeros(T, T), torch.full((T, T), -1e4)
+    for t in range(T):
+        for i in range(t + 1):
+            fading[t, i] = -(t - i) * math.log(2)
+        previous[t, max(t - 1, 0)] = 0.0
+    return fading, previous
 
 
-def _perplexity_numpy(logits, targets):
-    x = logits.numpy() - logits.numpy().max(-1, keepdims=True)
-    log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
-    return np.exp(-log_p[np.arange(len(x)), targets.numpy()].mean())
+def _by_hand_numpy(T):
+    i = np.arange(T)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp2(np.tile(i, (T, 1)))), np.log((i == (i - 1).clip(0)[:, None]) * 1.0)
+
+
+def _by_hand_einsum(T):
+    one, i = torch.ones(T), torch.arange(T).float()
+    distance = torch.einsum("t,s->ts", i, one) - torch.einsum("t,s->ts", one, i)
+    return [-distance * math.log(2), -100 * (distance - 1) ** 2]
 
 
 # Notebook 02
@@ -528,17 +552,21 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": lambda n: np.ones(n) / n,
         "float64": lambda n: torch.full((n,), 1 / n, dtype=torch.float64),
     },
-    "running_mean": {
-        "loop": _mean_in_a_loop,
-        "NumPy": lambda x: x.numpy().cumsum(0) / np.arange(1, len(x) + 1)[:, None],
-        "einsum": _mean_by_matrix,
+    "look_ahead": {
+        "loop": _ahead_in_a_loop,
+        "NumPy": _ahead_numpy,
+        "derivatives": _ahead_by_derivatives,
     },
     "masked_softmax": {
         "loop": _masked_in_a_loop,
         "NumPy": _masked_numpy,
         "the smallest number": _masked_by_the_smallest_number,
     },
-    "perplexity": {"loop": _perplexity_in_a_loop, "NumPy": _perplexity_numpy},
+    "scores_by_hand": {
+        "loop": _by_hand_in_a_loop,
+        "NumPy": _by_hand_numpy,
+        "einsum": _by_hand_einsum,
+    },
     "attend": {"loop": _attend_in_a_loop, "NumPy": _attend_numpy, "einsum": _attend_einsum},
     "low_rank_score": {"NumPy": _rank_numpy, "einsum": _rank_lowrank},
     "effective_matrix": {"NumPy": _effective_numpy, "einsum": _effective_einsum},

@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
+from matplotlib.patches import Circle, FancyBboxPatch, Polygon, Rectangle
 
 from course.plots import HIDDEN, Canvas, Picture, drawing
 from course.plots.places import Place, Spot
@@ -268,6 +268,27 @@ def test_what_would_lie_on_something_is_refused(draw, message: str) -> None:
     draw(canvas)
     with pytest.raises(ValueError, match=message):
         finish(canvas)
+
+
+def test_the_title_of_a_frame_stands_above_or_below_what_it_holds() -> None:
+    heights = {}
+    for below in (False, True):
+        canvas = Canvas()
+        inside = canvas.box("in", at=(2, 3))
+        frame = canvas.frame([inside], "title", below=below)
+        (title,) = [text for text in ink.texts(finish(canvas)) if text.get_text() == "title"]
+        heights[below] = title.get_position()[1]
+        assert frame.y < heights[below] < frame.y + frame.height
+    assert heights[False] < inside.y and heights[True] > inside.y + inside.height
+
+
+def test_a_pale_dot_has_the_pale_colour_of_its_role() -> None:
+    canvas = Canvas()
+    canvas.dot((0, 0), role="stream")
+    canvas.dot((3, 0), role="stream", pale=True)
+    full, pale = (to_hex(dot.get_facecolor()) for dot in ink.patches(finish(canvas), Circle))
+    assert full == ROLES["stream"].lower()
+    assert contrast(pale, "#ffffff") < contrast(full, "#ffffff")
 
 
 def test_a_line_may_pass_under_a_dot_and_a_box_lie_in_a_frame() -> None:

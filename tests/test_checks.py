@@ -245,14 +245,14 @@ def test_unwritten_and_unknown(capsys):
         raise NotImplementedError
 
     check(DOUBLE, stub)
-    check("perplexitty", stub)
+    check("masked_sofmax", stub)
     check(None, stub)
     assert capsys.readouterr().out.splitlines() == [
         "○ double: not written yet",
-        "✗ perplexitty, name: there is no exercise of this name; did you mean 'perplexity'?",
+        "✗ masked_sofmax, name: there is no exercise of this name; did you mean 'masked_softmax'?",
         "✗ None, name: there is no exercise of this name",
     ]
-    assert find_exercise("perplexitty") is None
+    assert find_exercise("masked_sofmax") is None
 
 
 def test_looking_into_the_future_is_named():

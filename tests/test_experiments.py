@@ -349,6 +349,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint(corpus, tmp_path):
         language_model.execute(config, Progress(killed, checkpoint))
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40]  # the checkpoint of step 20
+    # Killed after the last step, before the record was written: nothing is left to train.
+    assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
+    assert steps == [30, 40]
     checkpoint.write_bytes(b"half a checkpoint")
     assert language_model.execute(config, Progress(steps.append, checkpoint)) == expected
     assert steps == [30, 40, 10, 20, 30, 40]
@@ -597,7 +600,7 @@ def test_jobs_must_be_a_number(course, jobs):
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if load(name)])
 def test_what_is_stored_can_be_repeated_here(course, name):
     try:
-        if find_text() is None:
+        if "task" not in configs(name)[0] and find_text() is None:  # the others make their data
             pytest.skip("Tiny Shakespeare is not on this machine: run `course data fetch`")
     except (TextUnavailable, WrongText) as missing:
         pytest.skip(str(missing))

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.patches import PathPatch, Polygon, Rectangle
+from matplotlib.patches import Circle, PathPatch, Polygon, Rectangle
 from PIL import Image
 
 from course import plots
@@ -30,7 +30,7 @@ def weights(T: int) -> np.ndarray:
 DRAW = {
     "graphs": lambda: plots.who_reaches_whom(weights(6)),
     "graphs of 3": lambda: plots.who_reaches_whom(weights(3), ("a", "b", "$c$")),
-    "graphs of 7": lambda: plots.who_reaches_whom(weights(7), "abcdefg", shown=[0, 3]),
+    "graphs of 7": lambda: plots.who_reaches_whom(weights(7), "abcdefg"),
     "query, key, value": plots.query_key_value,
     "long": lambda: plots.query_key_value(T=7, E=4, D=2, Dv=5, row=6),
     "everything seen": lambda: plots.query_key_value(T=4, E=5, D=4, Dv=2, row=0, causal=False),
@@ -38,8 +38,11 @@ DRAW = {
     "softmax of all": lambda: plots.softmax_steps([-9, 9.0, 0], ("a", "rather long", "$c$")),
     "mean": lambda: plots.mean_as_matrix(VECTORS),
     "mean of 2": lambda: plots.mean_as_matrix([[-10.25, 0, 1 / 3], [0, 1, 9]], ("a", "b"), row=1),
-    "language model": plots.mean_language_model,
-    "language model of 2": lambda: plots.mean_language_model(("$a$", "b"), E=7, V=3, row=0),
+    "language model": plots.language_model,
+    "language model of 2": lambda: plots.language_model(("$a$", "b"), E=7, V=3, row=0),
+    "learned weights": lambda: plots.language_model(
+        ("w3", "w1", "w0", "w2"), weights="learned", E=3, V=6, row=2
+    ),
     "drowning": plots.drowning,
     "drowning fast": lambda: plots.drowning((3, 100)),
     "targets": plots.targets_and_mask,
@@ -88,25 +91,29 @@ def arrows(picture: Picture, role: str) -> int:
     return sum(to_hex(head.get_facecolor()) == ROLES[role].lower() for head in heads)
 
 
-def test_the_way_from_the_first_word_to_the_last_is_1_step_or_one_for_each_word(pictures) -> None:
+def test_the_way_from_the_first_word_to_the_last_dot_is_counted_alike(pictures) -> None:
     picture = pictures["graphs"]
     assert picture.finding == (
-        "Steps from word 1 to word 6, “the” to “mat”: mean 1, attention 1, recurrent network 5."
+        "Arrows from word 1, “the”, to the dot of word 6, “mat”: mean 1, attention 1, recurrent "
+        "network 6."
     )
     said = [text for text in ink.words(picture) if text.startswith("word 1 to")]
-    assert said == [f"word 1 to word 6: {way}" for way in ("1 step", "1 step", "5 steps")]
-    assert arrows(picture, "focus") == 1 + 1 + 5
-    # In two panels, what words 2, 4 and 6 see, less the way itself; and six words into states.
-    assert arrows(picture, "plain") == 2 * (2 + 4 + 6 - 1) + 6
-    assert "recurrent network 2." in pictures["graphs of 3"].finding
+    ways = ("1 arrow", "1 arrow", "6 arrows")
+    assert said == [f"word 1 to the dot of word 6: {way}" for way in ways]
+    assert arrows(picture, "focus") == 1 + 1 + 6
+    assert arrows(picture, "plain") == 3 * 5  # the five other words, in each panel
+    assert len(ink.patches(picture, Circle)) == 3 * 6
+    assert "recurrent network 3." in pictures["graphs of 3"].finding
 
 
 def test_the_larger_a_weight_the_thicker_its_arrow() -> None:
-    even = np.tri(3) / np.arange(1, 4)[:, None]
-    even[2] = 0.1, 0.1, 0.8
-    picture = plots.who_reaches_whom(even, ("a", "b", "c"), shown=[2])
-    widths = [line.get_linewidth() for line in ink.patches(picture, PathPatch)[3:6]]
-    assert widths[0] == widths[1] < widths[2]
+    uneven = np.tri(3) / np.arange(1, 4)[:, None]
+    uneven[2] = 0.1, 0.1, 0.8
+    picture = plots.who_reaches_whom(uneven, ("a", "b", "c"))
+    # Each panel draws words 2 and 3 first, then the way from word 1.
+    widths = [line.get_linewidth() for line in ink.patches(picture, PathPatch)[:6]]
+    assert widths[0] == widths[1] == widths[2]  # the mean
+    assert widths[3] == widths[5] < widths[4]
 
 
 def cells(picture: Picture, colour: str) -> int:
@@ -136,18 +143,21 @@ def test_without_a_mask_nothing_is_hidden_and_all_values_are_used(pictures) -> N
 
 def test_the_numbers_of_a_softmax_are_those_of_its_scores(pictures) -> None:
     powers = np.where(np.arange(6) < 4, np.exp(SCORES), 0)
-    rows = [[f"{x:.2f}" for x in SCORES[:4]] + ["−∞", "−∞"]]
+    rows = [[f"{x:.2f}" for x in SCORES], [f"{x:.2f}" for x in SCORES[:4]] + ["−∞", "−∞"]]
     rows += [[f"{x:.2f}" for x in row] for row in (powers, powers / powers.sum())]
     printed = ink.words(pictures["softmax"])
     for row in rows:
         assert any(printed[i : i + 6] == row for i in range(len(printed)))
     assert printed.count("sum = 13.40") == printed.count("÷ 13.40") == 1
     assert pictures["softmax"].finding == (
-        "“cat” has the highest score, 1.90; its exponential is 6.69 of 13.40, so its weight is "
-        "0.50. 2 hidden words: weight 0."
+        "“cat” has the highest score that is not hidden, 1.90; its exponential is 6.69 of 13.40, "
+        "so its weight is 0.50. Hidden: “the” (score 2.40), “mat” (score 0.30); there the score "
+        "becomes −∞ and the weight 0."
     )
-    assert cells(pictures["softmax"], HIDDEN) == 3 * 2
+    assert cells(pictures["softmax"], HIDDEN) == 4 * 2
+    assert arrows(pictures["softmax"], "focus") == 2  # what becomes −∞
     assert plots.softmax_steps([0] * 6).finding.startswith("6 words share the highest score, 0.00;")
+    assert "masked" not in ink.words(pictures["softmax of all"])
 
 
 def test_a_language_model_sums_up_the_words_so_far(pictures) -> None:
@@ -158,6 +168,13 @@ def test_a_language_model_sums_up_the_words_so_far(pictures) -> None:
     )
     full = ROLES["stream"]
     assert cells(picture, full) == 4 * 4 + 1 * 4  # the words that are read, and their mean
+    assert cells(picture, HIDDEN) == 15
+    learned = pictures["learned weights"]
+    assert learned.finding.endswith(
+        "4 summaries, then 4 × 6 scores: row 3 scores the word after “w0”, from a learned "
+        "weighted sum of 3 words."
+    )
+    assert cells(learned, HIDDEN) == 6 and "learned" in learned.alt
 
 
 def test_a_row_of_the_mean_is_the_mean_so_far(pictures) -> None:
@@ -193,7 +210,8 @@ def test_without_a_mask_the_answer_is_read(pictures) -> None:
         "The target at word 3 is the input at word 4, “on”. Positions of 5 that can read their own "
         "answer: without a mask 4, with it 0."
     )
-    assert arrows(picture, "focus") == 4 + 1  # the shift, and the leak in one panel alone
+    assert arrows(picture, "stream") == 5 + 2  # each word's target, and one in each other panel
+    assert arrows(picture, "focus") == 1  # the leak, in one panel alone
     assert arrows(picture, "plain") == (5 - 1) + 3
     printed = ink.words(picture)
     assert printed.count("the answer is read") == printed.count("the answer is hidden") == 1
@@ -217,6 +235,14 @@ def test_a_part_reads_the_stream_and_adds_to_it(pictures, name, parts, norms, up
     assert f"only the {parts[0]} reads" in pictures[name].finding
 
 
+@pytest.mark.parametrize(("name", "said"), [("stream", "the cat lay"), ("stream, post", "a b c d")])
+def test_the_streams_stand_in_the_order_of_the_words(pictures, name: str, said: str) -> None:
+    heights = {text.get_text(): -text.get_position()[1] for text in ink.texts(pictures[name])}
+    words = said.split()
+    assert sorted(words, key=heights.__getitem__, reverse=True) == words
+    assert ink.words(pictures[name]).count("…") == len(words) - 1
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
@@ -225,7 +251,6 @@ def test_a_part_reads_the_stream_and_adds_to_it(pictures, name, parts, norms, up
         (lambda: plots.who_reaches_whom(np.eye(6)), "weights: expected causal rows"),
         (lambda: plots.who_reaches_whom(np.full((6, 6), 1 / 6)), "weights: expected causal rows"),
         (lambda: plots.who_reaches_whom(2 * weights(6)), "weights: expected causal rows"),
-        (lambda: plots.who_reaches_whom(weights(6), shown=[6]), "shown: expected numbers of words"),
         (lambda: plots.query_key_value(row=5), "row: expected a word's number from 0 to 4, got 5"),
         (lambda: plots.query_key_value(D=0), "D: expected a whole number from 1 on, got 0"),
         (lambda: plots.softmax_steps([1, 2.0]), "scores: expected one for each of 6 words"),
@@ -234,7 +259,9 @@ def test_a_part_reads_the_stream_and_adds_to_it(pictures, name, parts, norms, up
         (lambda: plots.softmax_steps(SCORES * np.nan), "scores: expected numbers from −9 to 9"),
         (lambda: plots.mean_as_matrix(VECTORS[:3]), "words: expected 3, one for each vector"),
         (lambda: plots.mean_as_matrix(VECTORS, row=-1), "row: expected a word's number"),
-        (lambda: plots.mean_language_model(row=6), "row: expected a word's number from 0 to 5"),
+        (lambda: plots.softmax_steps([9, 9.5], "ab", hidden=[0, 1]), "scores: expected numbers"),
+        (lambda: plots.language_model(row=6), "row: expected a word's number from 0 to 5"),
+        (lambda: plots.language_model(weights="fixed"), "weights: expected mean or learned, got"),
         (lambda: plots.drowning((4, 2)), "counts: expected two or more rising"),
         (lambda: plots.drowning((0, 2)), "counts: expected two or more rising"),
         (lambda: plots.targets_and_mask("ab"), "words: expected at least 3, got 2"),

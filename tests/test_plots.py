@@ -211,6 +211,17 @@ def test_no_pyplot() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_rows_and_columns_may_be_counted_from_1() -> None:
+    for first in (0, 1):
+        picture = plots.heatmaps({"a": np.eye(12)}, first=first, finding="f")
+        image = picture.figure.axes[0].images[0]
+        assert image.get_extent() == [first - 0.5, first + 11.5, first + 11.5, first - 0.5]
+    small = plots.heatmaps({"a": [[0.25, 0.5]]}, first=1, finding="f").figure.axes[0].texts
+    assert [number.get_position() for number in small] == [(1, 1), (2, 1)]
+    named = plots.heatmaps({"a": np.eye(2)}, ["x", "y"], first=1, finding="f").figure.axes[0]
+    assert [tick.get_position()[0] for tick in named.get_xticklabels()] == [0, 1]
+
+
 def test_heat_maps_side_by_side_name_their_axes() -> None:
     picture = plots.heatmaps(
         {"a": WEIGHTS, "b": WEIGHTS}, xlabel="looked at", ylabel="looks", finding="f"

@@ -328,7 +328,7 @@ def test_a_computation_may_refuse_values_that_do_not_go_together() -> None:
 
     explorer = Split()
     part(explorer, ipw.Text, "Position t").value = "3"
-    assert spoken(explorer, "alert") == "Position t: expected anything but 3, got 3. It stays at 5."
+    assert spoken(explorer, "alert") == "Position t: expected anything but 3, got 3. It stays at 6."
 
 
 def test_the_example_of_the_package_works() -> None:

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 
 from course.linear import linear_attention, linear_attention_step
 from course.widgets import RegisterExplorer
-from course.widgets.register import MAPS, PERPENDICULAR, RANDOM, WIDTH
-from course.widgets.row import WORDS
+from course.widgets.register import MAPS, PERPENDICULAR, RANDOM, WIDTH, WORDS
 from tests.exploring import any_values, compute_of
 
 ANY, compute = any_values(RegisterExplorer), compute_of(RegisterExplorer)

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 
 from course.widgets import RowExplorer
-from course.widgets.row import AFTER, FINITE, LOOKS, MINUS_INFINITY, PATTERNS, VALUES, WORDS
+from course.widgets.row import (
+    AFTER,
+    FINITE,
+    LOOKS,
+    MINUS_INFINITY,
+    NUMBERED,
+    PATTERNS,
+    VECTORS,
+    WORDS,
+)
 from tests.exploring import any_values, compute_of
 
 row = compute_of(RowExplorer)
@@ -17,13 +26,15 @@ row = compute_of(RowExplorer)
 @settings(max_examples=150)
 def test_row_by_an_independent_softmax(values) -> None:
     arrays = RowExplorer.compute(**values)
-    last = values["position"]
+    last = values["position"] - 1
     seen = [
         {LOOKS[0]: i <= last, LOOKS[1]: i < last, LOOKS[2]: True}[values["look"]] for i in range(8)
     ]
     scores = [
-        base + values["extra"] * (word == values["word"])
-        for base, word in zip(PATTERNS[values["pattern"]], WORDS, strict=True)
+        base + values["extra"] * (f"{place} {word}" == values["word"])
+        for place, (base, word) in enumerate(
+            zip(PATTERNS[values["pattern"]], WORDS, strict=True), 1
+        )
     ]
     used = [
         s if v or values["mask"] == AFTER else (-5.0 if values["mask"] == FINITE else None)
@@ -40,7 +51,7 @@ def test_row_by_an_independent_softmax(values) -> None:
     assert np.allclose(arrays["weights"], wanted, atol=1e-12)
     assert np.array_equal(arrays["visible"], seen)
     assert np.allclose(arrays["scores"], scores)
-    summary = sum((w * v for w, v in zip(wanted, VALUES, strict=True)), np.zeros(2))
+    summary = sum((w * v for w, v in zip(wanted, VECTORS, strict=True)), np.zeros(2))
     assert np.allclose(arrays["summary"], summary, atol=1e-12)
 
 
@@ -66,17 +77,28 @@ def test_a_high_temperature_is_the_plain_mean_and_zero_is_one_word() -> None:
 
 
 def test_first_word_and_empty_row() -> None:
-    assert row(position=0)["weights"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
-    empty = row(position=0, look="before only")
+    assert row(position=1)["weights"].tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
+    empty = row(position=1, look="before only")
     assert not empty["weights"].any() and not empty["summary"].any()
-    assert "may look at nothing" in RowExplorer(position=0, look="before only").status
+    assert "may look at nothing" in RowExplorer(position=1, look="before only").status
 
 
 def test_the_sentence_says_what_the_wrong_masks_do() -> None:
-    lost = RowExplorer(mask=AFTER, position=3)
+    lost = RowExplorer(mask=AFTER, position=4)
     assert f"add up to {lost.arrays['weights'].sum():.2f}; " in lost.status
     assert "is lost" in lost.status
-    leak = RowExplorer(mask=FINITE, pattern="all equal", position=1)
+    leak = RowExplorer(mask=FINITE, pattern="all equal", position=2)
     hidden = leak.arrays["weights"][2:].sum()
     assert hidden == pytest.approx(6 * np.exp(-5) / (2 + 6 * np.exp(-5)))
     assert f"the hidden words get {hidden:.3f} of that" in leak.status
+
+
+def test_a_word_that_occurs_twice_is_one_point_and_named_with_its_number() -> None:
+    assert WORDS.count("the") == 2 and len(set(NUMBERED)) == len(WORDS)
+    assert (VECTORS[0] == VECTORS[4]).all()
+    twice = RowExplorer(pattern="all equal", word="5 the", extra=4.0)
+    assert "“the” (word 5) gets most" in twice.status
+    points = twice.figure.axes[3].collections[0]
+    sizes = dict(zip(dict.fromkeys(WORDS), points.get_sizes(), strict=True))
+    both = twice.arrays["weights"][0] + twice.arrays["weights"][4]
+    assert sizes["the"] - sizes["it"] == pytest.approx(260 * both)

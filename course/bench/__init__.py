@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from course.bench import linear, train
+from course.bench import delta, linear, train
 from course.kernels import bench as kernels
 
 
@@ -17,6 +17,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "bench", help="measure this machine against the limits that the notebooks state"
     )
-    benches = parser.add_subparsers(dest="bench", required=True, metavar="{train,linear,kernels}")
-    for part in (train, linear, kernels):
+    benches = parser.add_subparsers(
+        dest="bench", required=True, metavar="{train,linear,delta,kernels}"
+    )
+    for part in (train, linear, delta, kernels):
         part.add_parser(benches)

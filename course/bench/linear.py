@@ -9,15 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from course.bench.goals import Goal, draw, judged, table, threads
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
@@ -26,8 +25,7 @@ from course.measure import median_seconds, peak_memories
 H, D = 4, 64
 _BARE: dict[str, Any] = {"causal": True, "feature_map": "identity", "normalize": False}
 
-# Each goal: what is measured, the bound, and whether the value must stay below or above it.
-GOALS = {
+GOALS: dict[str, Goal] = {
     "forward_to_limit": ("forward, T = 16,384: time relative to the limit", "≤", 1.5),
     "reference_to_forward": ("the reference's chunk form: times slower", "≥", 1.2),
     "sdpa_to_forward": ("causal SDPA, T = 4,096: times slower", "≥", 9.0),
@@ -68,25 +66,6 @@ def naive_softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     )
 
 
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Let PyTorch use ``count`` threads (None: as many as it does), and put that back afterwards.
-
-    Raises ``ValueError`` unless 1 ≤ ``count`` ≤ the machine's cores: with more than the system can
-    give, PyTorch ends the process.
-    """
-    before, cores = torch.get_num_threads(), os.cpu_count() or 1
-    if count is not None:
-        require_positive("threads", count)
-        if count > cores:
-            raise ValueError(f"threads: expected at most {cores}, this machine's, got {count}")
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def bench_linear(*, repeats: int = 15, memory: bool = True, shrink: int = 1) -> dict[str, Any]:
     """All measurements: plain JSON types, times in seconds, one value for each of ``GOALS``.
 
@@ -121,27 +100,14 @@ def bench_linear(*, repeats: int = 15, memory: bool = True, shrink: int = 1) -> 
             f"T = {6_000 // shrink:,}, batch 32, non-causal": whole,
             "one step": {"at 64": early, f"at {65_536 // shrink:,}": late},
         },
-        "goals": {
-            name: {
-                "value": values[name],
-                "bound": f"{sign} {bound:g}",
-                "reached": values[name] <= bound if sign == "≤" else values[name] >= bound,
-            }
-            for name, (_, sign, bound) in GOALS.items()
-            if name in values
-        },
+        "goals": judged(values, GOALS),
     }
-
-
-def _draw(count: int, *shape: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(*shape, generator=generator) for _ in range(count)]
 
 
 def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
     """Seconds of the causal forms, and the operations a second of a matrix product."""
-    a, b = _draw(2, 1024, 1024)
-    q, k, v, grad = _draw(4, 1, H, T, D)
+    a, b = draw(2, 1024, 1024)
+    q, k, v, grad = draw(4, 1, H, T, D)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     seconds = median_seconds(
         {
@@ -157,7 +123,7 @@ def _long(repeats: int, T: int) -> tuple[dict[str, float], float]:
 
 
 def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
-    q, k, v = _draw(3, 1, H, T, D)
+    q, k, v = draw(3, 1, H, T, D)
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return median_seconds(
         {
@@ -169,7 +135,7 @@ def _against_sdpa(repeats: int, T: int) -> dict[str, float]:
 
 
 def _non_causal(repeats: int, T: int) -> dict[str, float]:
-    q, k, v = _draw(3, 32, 1, T, D)
+    q, k, v = draw(3, 32, 1, T, D)
     return median_seconds(
         {
             "linear": lambda: linear_attention(q, k, v, **_BARE | {"causal": False}),
@@ -189,7 +155,7 @@ def _both(leaves: list[Tensor], grad: Tensor) -> None:
 
 def _steps(repeats: int, early: int, late: int, steps: int = 64) -> tuple[float, float]:
     """Seconds of one step that follows ``early`` tokens, and of one that follows ``late``."""
-    q, k, v = _draw(3, 1, H, late, D)
+    q, k, v = draw(3, 1, H, late, D)
     fm = get_feature_map("elu")
 
     def goes_on(T: int) -> Callable[[], None]:
@@ -242,20 +208,7 @@ def report(found: dict[str, Any]) -> str:
         f"{limit_operations(16_384) / found['matmul_gflops'] / 1e6:.1f} ms",
         "",
     ]
-    for group, rows in found["seconds"].items():
-        lines.append(group)
-        lines += [f"  {name:32}{1e3 * value:>12,.3f} ms" for name, value in rows.items()]
-    lines.append("")
-    for name, goal in found["goals"].items():
-        mark = "reached" if goal["reached"] else "missed"
-        lines.append(f"{GOALS[name][0]:56}{goal['value']:>9.2f}   {goal['bound']:>6}   {mark}")
-    if not all(goal["reached"] for goal in found["goals"].values()):
-        lines += [
-            "",
-            "A missed goal may only mean that other programs were running: try a quiet machine, "
-            f"--repeats {max(15, found['repeats'])}.",
-        ]
-    return "\n".join(lines)
+    return "\n".join(lines + table(found, GOALS))
 
 
 def _command(arguments: argparse.Namespace) -> int:

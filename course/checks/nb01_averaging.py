@@ -1,71 +1,116 @@
-"""Checks for the exercises of notebook 01: a mean without a loop, masked rows, perplexity."""
+"""Checks for the exercises of notebook 01: a leak, a masked softmax, scores made by hand."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from course.averaging import prefix_mean
+from course.averaging import mean_matrix, prefix_mean
 from course.checks import Exercise
-from course.checks.properties import agrees, alike, case, eighths, no_future, normal, shaped
+from course.checks.properties import agrees, case, counts, eighths, normal, shaped
 
-# running_mean(x): x [T, E] → [T, E], row t the mean of rows 0 … t, in the dtype of x
+Model = Callable[[Tensor], Tensor]  # [T, E] → [T, E]
 
-
-def _running_mean(x: Tensor) -> Tensor:
-    return prefix_mean(x, form="loop")
+# look_ahead(model, x): how many positions ahead the model looks, 0 if nowhere
 
 
-def _counts(n: int) -> Tensor:
-    return torch.arange(1, n + 1, dtype=torch.float64)
+def _norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=0.0)
 
 
-_means = partial(
-    agrees,
-    _running_mean,
-    probes=[case(normal(8, 5, seed=8))],
+def _centred(x: Tensor) -> Tensor:
+    return prefix_mean(x - x.mean(-2, keepdim=True))
+
+
+def _shifted(x: Tensor, *, by: int) -> Tensor:
+    """The mask begins ``by`` positions too late."""
+    A = torch.ones(len(x), len(x), dtype=x.dtype).tril(by)
+    return A / A.sum(-1, keepdim=True) @ x
+
+
+def _with_a_hole(x: Tensor, *, weight: float = 0.2) -> Tensor:
+    """The mask has one hole: position 3 looks at position 6, both counted from 1."""
+    A = mean_matrix(len(x), dtype=x.dtype)
+    A[2, 5] = weight
+    return A @ x
+
+
+#: Three programs for notebook 01: each says that it gives means of the words so far.
+SUSPECTS: Mapping[str, Model] = {
+    "A": lambda x: prefix_mean(_norm(x)),
+    "B": _centred,
+    "C": partial(_shifted, by=1),
+}
+
+
+def _look_ahead(
+    model: Model,
+    x: Tensor,
+    *,
+    change: Callable[[Tensor], Tensor] = lambda word: word + normal(*word.shape, seed=1),
+    words: slice = slice(None),
+    visible: float = 1e-6,
+) -> int:
+    before, furthest = model(x), 0
+    for j in range(len(x))[words]:
+        changed = x.clone()
+        changed[j] = change(x[j])
+        moved = ~((model(changed) - before).abs().amax(-1) <= visible)
+        furthest = max([furthest, *(j - moved[:j].nonzero()[:, 0]).tolist()])
+    return furthest
+
+
+def _text(T: int, seed: int) -> Tensor:
+    return 2 * normal(T, 5, seed=seed)
+
+
+_hole = case(_with_a_hole, _text(9, 3), name="a mask with one hole")
+_normed = case(
+    lambda x: _shifted(_norm(x), by=2), _text(8, 4), name="each word normalised, then a leak"
+)
+_faint = case(partial(_with_a_hole, weight=1e-3), _text(7, 5), name="a leak of a thousandth")
+_far = case(_centred, _text(7, 6), name="the mean of the whole text is taken off")
+_clean = case(prefix_mean, _text(6, 2), name="the plain mean")
+_clean_norm = case(lambda x: prefix_mean(_norm(x)), _text(6, 7), name="each word normalised")
+_distances = partial(
+    counts,
+    _look_ahead,
+    probes=[_hole, _normed, _faint, _far, _clean, _clean_norm],
     mistakes={
-        "This runs along the features; the rows, axis 0, are the tokens": (
-            lambda x: x.cumsum(1) / _counts(x.shape[1])
-        ),
-        "This is the sum: row t has t + 1 rows to divide by": lambda x: x.cumsum(0),
-        "Every row is divided by T; row t has t + 1 rows to divide by": (
-            lambda x: x.cumsum(0) / len(x)
-        ),
-        "Row t does not count in its own mean": (
-            lambda x: (x.cumsum(0) - x) / (_counts(len(x)) - 1).clamp(min=1)[:, None]
+        "The same number added to every coordinate is invisible to a model that normalises each "
+        "word: change the word at random": partial(_look_ahead, change=lambda word: word + 1),
+        "A word made longer is the same word for a model that normalises each word: change it at "
+        "random": partial(_look_ahead, change=lambda word: 2 * word),
+        "That is T − 1 for every model. Only outputs before the changed word count. And 0 times "
+        "NaN is NaN: change the word to a finite one": lambda model, x: len(x) - 1,
+        "Not every word was changed": partial(_look_ahead, words=slice(-1, None)),
+        "A small change is a change: compare with rounding, not with the size of the words": (
+            partial(_look_ahead, visible=0.01)
         ),
     },
 )
 
-RUNNING_MEAN = Exercise(
-    "running_mean",
+LOOK_AHEAD = Exercise(
+    "look_ahead",
     {
-        "shape": shaped(
-            _running_mean, *(case(normal(T, E, seed=1)) for T, E in ((7, 3), (1, 5), (4, 4)))
+        "no leak": _distances(
+            _clean,
+            _clean_norm,
+            case(prefix_mean, _text(1, 8), name="one word"),
+            rule="it looks at no later word",
         ),
-        "causality": no_future(normal(9, 4, seed=2), at=5),
-        "first row": _means(
-            case(normal(6, 3, seed=3)),
-            part=lambda mean, x: mean[0],
-            rule="row 0 must be x[0], the mean of one row",
-            hint="Does row t count in its own mean?",
+        "one ahead": _distances(
+            case(partial(_shifted, by=1), _text(7, 9), name="the mask begins one too late")
         ),
-        "average": _means(
-            case(torch.ones(8, 2, dtype=torch.float64)),
-            rule="the mean of ones is one",
-            hint="Row t has t + 1 rows to divide by",
-        ),
-        "values": _means(
-            case(normal(8, 5, seed=8)),
-            case(normal(33, 2, seed=33)),
-            rule="not the mean of the rows so far",
-            atol=1e-12,
-            dtype=True,
-        ),
+        "how far": _distances(_far, rule="the first output moves with the last word"),
+        "every word": _distances(_hole, rule="position 3 looks at position 6"),
+        "any change": _distances(_normed, rule="every output looks two ahead"),
+        "small leaks": _distances(_faint, rule="position 3 looks at position 6"),
     },
 )
 
@@ -84,7 +129,7 @@ _BLIND[1] = False
 # Below any finite constant that could stand for −∞. (float32 holds each of these scores exactly.)
 _FAR = tuple(
     case(spread * eighths(5, 7, seed=6) - shift, _MASK, name=f"scores near −{shift:.2g}")
-    for shift, spread in ((2.0**17, 1), (2.0**40, 0), (2.0**100, 0))
+    for shift, spread in ((2.0**17, 1), (2.0**40, 0), (2.0**100, 0), (2.0**127, 0))
 )
 _ORDINARY = case(2 * normal(5, 7, seed=6), _MASK, name="ordinary scores")
 
@@ -113,12 +158,12 @@ MASKED_SOFTMAX = Exercise(
     "masked_softmax",
     {
         "shape": shaped(_masked_softmax, case(normal(5, 7, seed=4), _MASK)),
-        "hidden places": _weights(
+        "hidden positions": _weights(
             _ORDINARY,
             *_FAR,
             part=lambda weights, scores, mask: weights.masked_fill(mask, 0.0),
             atol=0.0,
-            rule="a forbidden place must get exactly 0",
+            rule="a forbidden position must get exactly 0",
             hint="Is the constant −∞?",
         ),
         "rows sum to 1": _weights(
@@ -147,85 +192,83 @@ MASKED_SOFTMAX = Exercise(
     },
 )
 
-# perplexity(logits, targets): logits [N, V], targets [N] → a number
+# scores_by_hand(T): two matrices of scores [T, T]; the check hides the future
 
 
-def _perplexity(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits, targets).exp()
+def _weights_of(scores: Tensor) -> Tensor:
+    future = torch.ones_like(scores).triu(1).bool()
+    return scores.double().masked_fill(future, -torch.inf).softmax(-1)
 
 
-def _one_miss(N: int) -> tuple[Tensor, Tensor]:
-    """N predictions, one of which gives its word a probability of e^−2000."""
-    logits, targets = eighths(N, 5, seed=13), torch.arange(N) % 5
-    logits[3, targets[3]] -= 2_000.0
-    return logits, targets
+def _fading(T: int, *, of: Callable[[Tensor], Tensor] = lambda i: i * math.log(2)) -> Tensor:
+    return of(torch.arange(T, dtype=torch.float64)).expand(T, T)
 
 
-_TEXT = 2 * normal(7, 4, seed=11), torch.arange(7) % 4
-_CERTAIN = torch.tensor([2, 0, 3, 3])
-_perplexities = partial(
+def _previous(T: int, *, score: float = 50.0, back: int = 1) -> Tensor:
+    return score * torch.ones(T, T, dtype=torch.float64).tril(-back).triu(-back)
+
+
+def _scores_by_hand(T: int) -> tuple[Tensor, Tensor]:
+    return _fading(T), _previous(T)
+
+
+_both = ("fading", "previous")
+_sizes = case(7), case(12), case(2)
+_fades = partial(
     agrees,
-    _perplexity,
-    atol=1e-4,
-    rtol=1e-4,
-    probes=[case(2 * normal(9, 5, seed=12), torch.arange(9) % 5)],
+    _scores_by_hand,
+    names=_both,
+    joint=lambda fading, previous: _weights_of(fading),
     mistakes={
-        "exp comes after the mean, not before it": (
-            lambda logits, targets: F.cross_entropy(logits, targets, reduction="none").exp().mean()
+        "These are the weights themselves. The softmax takes exp of a score, so a score is the "
+        "logarithm of a weight": lambda T: (_fading(T, of=lambda i: 2**i), _previous(T)),
+        "Each word is e times as heavy as the one before it, not twice: e to which power is 2?": (
+            lambda T: (_fading(T, of=lambda i: i), _previous(T))
         ),
-        "This is exp of the sum; take the mean over the words": (
-            lambda logits, targets: F.cross_entropy(logits, targets, reduction="sum").exp()
+        "The older word gets more: the other way round": (
+            lambda T: (_fading(T, of=lambda i: -i * math.log(2)), _previous(T))
         ),
-        "This is the mean surprise; exp of it is the perplexity": F.cross_entropy,
-        "The minus is missing": lambda logits, targets: 1 / _perplexity(logits, targets),
-        "Natural logarithms need exp, not 2^": (
-            lambda logits, targets: 2 ** F.cross_entropy(logits, targets)
-        ),
-        "These are logits: they need a log-softmax first": (
-            lambda logits, targets: (-logits[torch.arange(len(targets)), targets]).mean().exp()
+        "All scores of a row are equal: this is the mean": (
+            lambda T: (torch.zeros(T, T), _previous(T))
         ),
     },
 )
+_copies = partial(
+    agrees,
+    _scores_by_hand,
+    names=_both,
+    joint=lambda fading, previous: _weights_of(previous),
+    atol=1e-3,
+    mistakes={
+        "A score of 1 is only e times as heavy as a score of 0: take a much larger one": (
+            lambda T: (_fading(T), _previous(T, score=1.0))
+        ),
+        "Each row copies its own word: one back": (lambda T: (_fading(T), _previous(T, back=0))),
+        "That is the word after, and the mask hides it: one back": (
+            lambda T: (_fading(T), _previous(T, back=-1))
+        ),
+        "This looks two words back": lambda T: (_fading(T), _previous(T, back=2)),
+    },
+)
 
-PERPLEXITY = Exercise(
-    "perplexity",
+SCORES_BY_HAND = Exercise(
+    "scores_by_hand",
     {
-        "uniform": _perplexities(
-            *(
-                case(
-                    torch.full((6, 11), level, dtype=torch.float64),
-                    torch.arange(6) % 5,
-                    name=f"every logit is {level:g}",
-                )
-                for level in (0.0, 3.0)
-            ),
-            rule="11 equally likely words must give 11",
+        "shapes": shaped(_scores_by_hand, case(5), case(1), names=_both),
+        "fading": _fades(*_sizes, rule="each word must get half the weight of the word after it"),
+        "first row": _copies(
+            *_sizes,
+            joint=lambda fading, previous: _weights_of(previous)[0],
+            mistakes=None,
+            rule="row 1 of previous has only itself to look at",
+            hint="If the one score that it may use is −∞, it is 0/0",
         ),
-        "certain": _perplexities(
-            case(60.0 * F.one_hot(_CERTAIN, 5).double(), _CERTAIN),
-            rule="a certain and right answer must give 1",
-        ),
-        "shift": alike(
-            case(*_TEXT),
-            case(_TEXT[0] + 100, _TEXT[1]),
-            atol=1e-4,
-            rule="adding 100 to every logit changes the answer",
-            hint="Logits need a log-softmax first",
-        ),
-        "length": alike(
-            case(*_TEXT),
-            case(_TEXT[0].repeat(3, 1), _TEXT[1].repeat(3)),
-            atol=1e-4,
-            rule="the same text three times has another perplexity",
-            hint="The mean is over words, not a sum",
-        ),
-        "values": _perplexities(
-            case(2 * normal(9, 5, seed=12), torch.arange(9) % 5),
-            case(*_one_miss(40), name="one word of 40 had the probability e^−2000"),
-            hint="log_softmax never takes the logarithm of a rounded probability; "
-            "the mean comes first, then exp, with natural logarithms",
+        "previous": _copies(
+            *_sizes,
+            rule="each other row must give the word before it at least 0.999",
+            hint="The other scores must lie far below that of the word before",
         ),
     },
 )
 
-EXERCISES = (RUNNING_MEAN, MASKED_SOFTMAX, PERPLEXITY)
+EXERCISES = (LOOK_AHEAD, MASKED_SOFTMAX, SCORES_BY_HAND)

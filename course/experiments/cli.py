@@ -15,7 +15,10 @@ from course.experiments.runner import ENGINES, RunFailed, run_sweep
 #: recorded it the losses are equal; another processor adds in another order.
 TOLERANCE = 1e-3
 CHECKED_STEPS = 10
-_READING = "train, held_out, best, …: perplexities, lower is better; ±: spread over seeds"
+_READING = (
+    "train, held_out, best, …: perplexities, lower is better; accuracy, up to d tokens back, of N "
+    "pairs, …: shares of queries answered, higher is better; ±: spread over seeds"
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

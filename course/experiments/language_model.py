@@ -67,11 +67,11 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     diverged = False
     try:
         try:
-            fit(model, corpus, config, **options)
+            history = fit(model, corpus, config, **options)
         except UnusableCheckpoint:  # nothing was trained yet; begin again
             assert checkpoint is not None
             checkpoint.unlink()
-            fit(model, corpus, config, **options)
+            history = fit(model, corpus, config, **options)
     except (FloatingPointError, OverflowError):
         diverged = True
     curve = curve_of(history)

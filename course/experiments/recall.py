@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from course.checkpoints import UnusableCheckpoint
 from course.experiments.language_model import FIRST_STEPS, reuse_freed_memory
-from course.experiments.runner import Config, Progress
+from course.experiments.runner import Config, Progress, Record, canonical
 from course.tasks.mqar import accuracy, distances, make_mqar, mqar_batches, predictions
 from course.training import History, train
 from course.transformer import Transformer, TransformerConfig
@@ -62,11 +64,11 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     }
     try:
         try:
-            fit(model, config, **options)
+            history = fit(model, config, **options)
         except UnusableCheckpoint:  # nothing was trained yet; begin again
             assert progress.checkpoint is not None
             progress.checkpoint.unlink()
-            fit(model, config, **options)
+            history = fit(model, config, **options)
     except FloatingPointError:
         return {"curve": curve_of(history), "result": result | {"diverged_at": history.steps}}
     progress.keep(model)
@@ -143,3 +145,35 @@ def final(model: Transformer, config: Config) -> dict[str, float]:
         name = f"{config['task']['n_pairs'] // 2**halvings} pairs"
         found[name] = accuracy(predictions(model, inputs), targets)
     return {name: round(value, 4) for name, value in found.items()}
+
+
+class Point(NamedTuple):
+    """One model of the frontier at its best rate, with an accuracy a seed."""
+
+    label: str
+    state_bytes: int
+    rate: float
+    accuracies: tuple[float, ...]
+
+
+def points(records: Sequence[Record]) -> list[Point]:
+    """The models in ``records``, in their order, each at the rate with the best mean accuracy.
+
+    A run that diverged counts as accuracy 0.
+    """
+    models: dict[str, dict[float, list[Record]]] = {}
+    for record in records:
+        config = record["config"]
+        rates = models.setdefault(canonical(config["model"]), {})
+        rates.setdefault(config["training"]["lr"], []).append(record)
+    found = []
+    for rates in models.values():
+        tried = {
+            rate: tuple(run["result"].get("accuracy", 0.0) for run in runs)
+            for rate, runs in rates.items()
+        }
+        best = max(tried, key=lambda rate: fmean(tried[rate]))
+        run = rates[best][0]
+        label = run["config"]["label"].partition(", rate")[0]
+        found.append(Point(label, run["result"]["state_bytes"], best, tried[best]))
+    return found

@@ -67,13 +67,13 @@ def leak_matrix(
         return k @ torch.linalg.pinv(k)
     if rule == "delta":
         # S = Kᵀ A: course.memory.delta_chunk with the values I, once a pass, as one chunk.
-        A, one = torch.zeros_like(G), torch.eye(G.shape[-1]).to(G)
+        A, one = torch.zeros_like(G), torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
         for _ in range(passes):
             A = A + solve_triangular(
                 beta * G.tril(-1), beta * (one - G @ A), upper=False, unitriangular=True
             )
         return G @ A
-    faded = G * decay ** torch.arange(G.shape[-1] - 1, -1, -1).to(G)
+    faded = G * decay ** torch.arange(G.shape[-1] - 1, -1, -1, device=G.device).to(G)
     if rule == "add":
         return faded
     if (G < 0).any():
@@ -101,7 +101,7 @@ def draw_keys(
     """
     require_positive("trials", trials)
     _require_keys(n_pairs, d, seed, keys, cosine)
-    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator("cpu").manual_seed(seed))
+    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator("cpu").manual_seed(int(seed)))
 
 
 def recall_error(
@@ -121,9 +121,9 @@ def recall_error(
     passes: int = 1,
     age: int | None = None,
 ) -> RecallError:
-    """The relative error of readings, over ``trials`` draws of ``n_pairs`` pairs.
+    """How wrong readings are, over ``trials`` draws of ``n_pairs`` pairs: a :class:`RecallError`.
 
-    Keys are those of :func:`draw_keys`. ``values [n_pairs, Dv]``: ``gaussian`` or ``onehot``
+    Keys are drawn as by :func:`draw_keys`. ``values [n_pairs, Dv]``: ``gaussian`` or ``onehot``
     (labels). ``rule`` with ``decay``, ``beta``, ``passes``: see :func:`leak_matrix`.
     ``feature_map``: a name, or a function from keys to features ``[..., n_pairs, C]``; features are
     scaled to length 1 but with ``divide``. ``age``: only the pair that so many others were
@@ -145,7 +145,7 @@ def recall_error(
         if age >= n_pairs:
             raise ValueError(f"age: expected at most n_pairs − 1 = {n_pairs - 1}, got {age}")
     read = slice(None) if age is None else slice(n_pairs - 1 - age, n_pairs - age)
-    generator = torch.Generator("cpu").manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(int(seed))
     at_once = max(1, _AT_ONCE // (n_pairs * max(n_pairs, d, Dv)))
     errors, lengths = [], []
     for first in range(0, trials, at_once):
@@ -159,11 +159,10 @@ def recall_error(
     each = (error / length).mean(-1)  # the pairs of one draw are not independent; draws are
     mean, half = each.mean().item(), 1.96 * each.std().item() / math.sqrt(trials)
     rms = (error.square().mean() / length.square().mean()).sqrt().item()
-    square = None
+    alike = 0.0 if values == "gaussian" else 1 / Dv
+    law = None
     if feature_map == "identity":
-        alike = 0.0 if values == "gaussian" else 1 / Dv
-        square = _law(n_pairs, d, keys, cosine, alike, rule, decay, beta, passes, age)
-    law = None if square is None else math.sqrt(square)
+        law = _law(n_pairs, d, keys, cosine, alike, rule, decay, beta, passes, age)
     return RecallError(mean, mean - half, mean + half, rms, law)
 
 
@@ -211,26 +210,26 @@ def _law(
     passes: int,
     age: int | None,
 ) -> float | None:
-    """E|reading − v|² / E|v|², where it is known; ``alike``: the mean cosine of two values."""
+    """√(E|reading − v|² / E|v|²) where it is known; ``alike``: the mean cosine of two values."""
     if rule == "delta" and keys == "orthonormal":
-        return (1 - beta) ** (2 * passes)
+        return float(abs(1 - beta) ** passes)
     if rule == "delta" and beta == 1 and age == 0:
         return 0.0
     if rule == "least_squares" and (alike == 0 or keys != "correlated"):
-        return max(0.0, 1 - d / n)  # n − d directions of the values cannot be held
+        return math.sqrt(max(0.0, 1 - d / n))  # n − d directions of the values cannot be held
     if rule != "add":
         return None
     # Value j stands in the reading with γ^j times the cosine of the two keys, j its age.
     first, second = _cosines(d, keys, cosine)
     left = [decay**j for j in range(n)]
+    weights, powers = sum(left), sum(x * x for x in left)
     squares = []
     for own in left if age is None else [left[age]]:
-        lost, others = 1 - own, sum(left) - own
-        square = lost**2 + second * (sum(x * x for x in left) - own**2)
-        total = (first * others - lost) ** 2  # of the mean weights: counts where values are alike
-        each = lost**2 + first**2 * (sum(x * x for x in left) - own**2)
-        squares.append(square + alike * (total - each))
-    return sum(squares) / n if age is None else squares[0]
+        lost, others = 1 - own, powers - own**2
+        # Where values are alike, the mean weights add up before they are squared.
+        total = (first * (weights - own) - lost) ** 2 - first**2 * others - lost**2
+        squares.append(lost**2 + second * others + alike * total)
+    return math.sqrt(sum(squares) / len(squares))
 
 
 def _cosines(d: int, keys: str, cosine: float | None) -> tuple[float, float]:

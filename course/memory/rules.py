@@ -206,8 +206,8 @@ def gated_attention_step(
         B, H, D = k_t.shape
         require_state(state, LinearState, B, H, width(fm, D), v_t.shape[-1])
         wide = torch.promote_types(q_t.dtype, torch.float32)
-        decay = log_decay.to(wide).exp().unsqueeze(-1)
-        S, z = state.S.to(wide) * decay.unsqueeze(-1), state.z.to(wide) * decay
+        decay = log_decay.to(wide).exp()[..., None]
+        S, z = decay[..., None] * state.S.to(wide), decay * state.z.to(wide)
         state = LinearState(S, z, state.t)
     return linear_attention_step(
         q_t, k_t, v_t, state, feature_map=feature_map, normalize=normalize, scale=scale

@@ -31,7 +31,10 @@ class Mixer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no full pass")
 
     def with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The output ``[B,T,E]`` by the readable path, and the weights ``[B,H,T,T]`` used in it."""
+        """The output ``[B,T,E]`` by the readable path, and the weights ``[B,H,T,T]`` used in it.
+
+        A mixer whose weights differ from channel to channel has as many tables as channels.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no weights to show")
 
     def decode(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:

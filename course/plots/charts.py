@@ -87,6 +87,7 @@ def heatmaps(
     hidden: object = None,
     signed: bool | Sequence[bool] = False,
     digits: int | None = None,
+    first: int = 0,
     xlabel: str = "",
     ylabel: str = "",
     size: float = 2.9,
@@ -94,6 +95,7 @@ def heatmaps(
     """Several matrices [T, S] side by side, each under its title; options as in :func:`heatmap`.
 
     ``signed`` may be one value or one for each matrix; the unsigned ones share the scale 0…1.
+    ``first`` is the number of the first row and column where ``tokens`` do not name them.
     """
     require_some("matrices", matrices)
     kinds = [signed] * len(matrices) if isinstance(signed, bool) else list(signed)
@@ -112,7 +114,7 @@ def heatmaps(
         zip(grid, matrices, arrays, kinds, strict=True)
     ):
         shown = 2 if digits is None and max(array.shape) <= 7 else digits
-        draw_matrix(axes, array, signed=kind, digits=shown)
+        draw_matrix(axes, array, signed=kind, digits=shown, first=0 if tokens else first)
         label_tokens(axes, rows=tokens if place == 0 else None, columns=tokens)
         if place and tokens is not None:
             axes.set_yticks([])

@@ -128,9 +128,18 @@ class Canvas(Sheet):
         return place
 
     def dot(
-        self, at: At, words: str = "", *, role: str = "plain", radius: float | None = None
+        self,
+        at: At,
+        words: str = "",
+        *,
+        role: str = "plain",
+        radius: float | None = None,
+        pale: bool = False,
     ) -> Place:
-        """A circle: a node of a graph, or a sign such as ``+``; empty ones are filled."""
+        """A circle: a node of a graph, or a sign such as ``+``; empty ones are filled.
+
+        ``pale``: in the role's pale colour, for what stands beside the point.
+        """
         if radius is None:
             radius = self._units(7.5 if words else 4.0)
         place = self._settle(at, 2 * radius, 2 * radius, round_=True)
@@ -138,8 +147,8 @@ class Canvas(Sheet):
             Circle(
                 place.centre,
                 radius,
-                facecolor=tint(role) if words else colour(role),
-                edgecolor=colour(role),
+                facecolor=tint(role) if words or pale else colour(role),
+                edgecolor=tint(role, 0.5) if pale else colour(role),
                 linewidth=1.3,
                 zorder=4,
             )
@@ -319,9 +328,18 @@ class Canvas(Sheet):
             self._beside_line(words, line, role, side, half)
 
     def frame(
-        self, places: Sequence[Place], words: str = "", *, role: str = "plain", pad: float = 0.7
+        self,
+        places: Sequence[Place],
+        words: str = "",
+        *,
+        role: str = "plain",
+        pad: float = 0.7,
+        below: bool = False,
     ) -> Place:
-        """A pale area behind things and their labels, its title in its top left corner."""
+        """A pale area behind things and their labels, its title in its top left corner.
+
+        ``below``: in its bottom left corner, where arrows come from above.
+        """
         if not places:
             raise ValueError("places: expected at least one thing to frame, got none")
         rects = [rect(part) for place in places for part in (place, *self._labels.get(place, []))]
@@ -330,7 +348,10 @@ class Canvas(Sheet):
         inner = self._units(5)
         if words:
             wide, high = self._measure(words, 9.0, True, False)
-            top -= high + inner / 2
+            if below:
+                bottom += high + inner / 2
+            else:
+                top -= high + inner / 2
             right = max(right, left + wide + 2 * inner)
         place = Place(left, top, right - left, bottom - top)
         self._axes.add_patch(
@@ -348,9 +369,8 @@ class Canvas(Sheet):
         self._edges.append((f"the frame {words!r}", rect(place)))
         self._extent.append(rect(place))
         if words:
-            self._write(
-                words, Spot(left + inner, top + inner, 0, 0), 9.0, readable(role), True, False
-            )
+            y, down = (bottom - inner, 1) if below else (top + inner, 0)
+            self._write(words, Spot(left + inner, y, 0, down), 9.0, readable(role), True, False)
         return place
 
     def outline(self, place: Place, *, role: str = "focus") -> None:

@@ -6,13 +6,12 @@ Each function computes what it says (finding, alt text) from what it draws.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from course.plots.drawing import Canvas, cell_text
+from course.plots.drawing import Canvas, Stop, cell_text
 from course.plots.parts import as_array, number
 from course.plots.places import Place, Spot
 from course.plots.style import Picture
@@ -23,15 +22,13 @@ WORDS = ("the", "cat", "lay", "on", "the", "mat")
 # --- who reaches whom ---------------------------------------------------------------------------
 
 
-def who_reaches_whom(
-    weights: object, words: Sequence[str] = WORDS, *, shown: Sequence[int] | None = None
-) -> Picture:
+def who_reaches_whom(weights: object, words: Sequence[str] = WORDS) -> Picture:
     """Mean, attention and a recurrent network as graphs over the same words.
 
     ``weights`` [T, T] are attention's, causal rows that sum to 1: the larger a weight, the thicker
-    its arrow. The arrows into the words numbered ``shown`` (default: three; the last word is always
-    one of them) are drawn, the future they may not see in grey, the way from the first word to the
-    last in colour. Raises ``ValueError`` for fewer than 3 words and for other weights.
+    its arrow. Every word has a dot above it; the arrows into the last one are drawn, the way from
+    the first word to it in colour. Raises ``ValueError`` for fewer than 3 words and for other
+    weights.
     """
     array = as_array("weights", weights, ndim=2)
     T = len(words)
@@ -48,41 +45,24 @@ def who_reaches_whom(
         raise ValueError(
             "weights: expected causal rows that sum to 1, above 0 in the past and 0 in the future"
         )
-    if shown is None:
-        shown = (max(T // 3 - 1, 0), 2 * T // 3 - 1)
-    if not all(0 <= word < T for word in shown):
-        raise ValueError(f"shown: expected numbers of words from 0 to {T - 1}, got {list(shown)}")
-    shown = sorted({*shown, T - 1})
-    even = past / past.sum(1, keepdims=True)
     canvas = Canvas(unit=0.22)
-    steps = {}
     panel = T * _pitch(canvas, words) + 0.9
-    steps["mean"] = _all_at_once(canvas, 0, "mean", even, words, shown)
-    steps["attention"] = _all_at_once(canvas, panel, "attention", array, words, shown)
-    steps["recurrent network"] = _one_by_one(canvas, 2 * panel, words)
-    ways = ", ".join(f"{title} {count}" for title, count in steps.items())
+    counts = {
+        "mean": _all_at_once(canvas, 0, "mean", np.full(T, 1 / T), words),
+        "attention": _all_at_once(canvas, panel, "attention", array[-1], words),
+        "recurrent network": _one_by_one(canvas, 2 * panel, words),
+    }
+    ways = ", ".join(f"{title} {count}" for title, count in counts.items())
     return canvas.picture(
-        finding=f"Steps from word 1 to word {T}, “{words[0]}” to “{words[-1]}”: {ways}.",
+        finding=f"Arrows from word 1, “{words[0]}”, to the dot of word {T}, “{words[-1]}”: {ways}.",
         alt=(
-            f"Three graphs over the words {' '.join(words)}. Mean: arrows from all words so far to "
-            "a word's summary, all equally thick. Attention: the same arrows, as thick as their "
-            "weights. Recurrent network: every word enters a state, and the states form a chain. "
-            "Arrows from the future are grey and dashed; the way from the first word to the last "
-            "is drawn in colour."
+            f"Three graphs over the words {' '.join(words)}, each with a dot above every word. "
+            "Mean: arrows from all words to the last dot, all equally thick. Attention: the same "
+            "arrows, as thick as their weights. Recurrent network: every word has an arrow to its "
+            "dot, a state, and each state one to the next. The way from the first word to the last "
+            "dot is drawn in colour."
         ),
     )
-
-
-def _steps(edges: Sequence[tuple[int, int]], start: int, end: int) -> int:
-    """The least number of arrows between two words along ``edges`` (from, to)."""
-    reached, queue = {start: 0}, deque([start])
-    while queue:
-        here = queue.popleft()
-        for a, b in edges:
-            if a == here and b not in reached:
-                reached[b] = reached[here] + 1
-                queue.append(b)
-    return reached[end]
 
 
 def _pitch(canvas: Canvas, words: Sequence[str]) -> float:
@@ -91,48 +71,40 @@ def _pitch(canvas: Canvas, words: Sequence[str]) -> float:
 
 
 def _all_at_once(
-    canvas: Canvas,
-    left: float,
-    title: str,
-    weights: np.ndarray,
-    words: Sequence[str],
-    shown: Sequence[int],
+    canvas: Canvas, left: float, title: str, weights: np.ndarray, words: Sequence[str]
 ) -> int:
-    """A panel of the words below and the summaries of the ``shown`` above; returns the steps."""
-    T = len(words)
+    """A panel in which the last dot reads all words; returns the arrows from word 1 to it."""
     row = _upright_words(canvas, left, words)
-    edges = []
-    for word in shown:
-        summary = canvas.dot((row[word].centre[0], 0), role="stream", radius=0.4)
-        for other, place in enumerate(row):
-            if other > word:
-                canvas.arrow(place.top, summary, role="hidden", width=0.9, dashed=True, head=False)
-            else:
-                edges.append((other, word))
-                far = (other, word) == (0, T - 1)
-                canvas.arrow(
-                    place.top,
-                    summary,
-                    role="focus" if far else "plain",
-                    width=0.7 + 3 * float(weights[word, other]),
-                )
-    count = _steps(edges, 0, T - 1)
-    _title(canvas, row, title, "thick: large weight; dashed: hidden future", count)
-    return count
+    for place in row[:-1]:
+        canvas.dot((place.centre[0], 0), role="stream", radius=0.4, pale=True)
+    summary = canvas.dot((row[-1].centre[0], 0), role="stream", radius=0.4)
+    for word, place in enumerate(row[1:], 1):
+        canvas.arrow(place.top, summary, width=_thickness(weights[word]))
+    way: list[tuple[Stop, Stop]] = [(row[0].top, summary)]
+    below = "equal weights" if np.ptp(weights) == 0 else "thick: large weight"
+    _title(canvas, row, title, f"{below}; drawn for word {len(words)}", len(way))
+    return _draw_way(canvas, way, _thickness(weights[0]))
 
 
 def _one_by_one(canvas: Canvas, left: float, words: Sequence[str]) -> int:
-    T = len(words)
+    """A panel in which every state reads its word and the state before; returns as above."""
     row = _upright_words(canvas, left, words)
     states = [canvas.dot((place.centre[0], 0), role="state", radius=0.4) for place in row]
-    for place, state in zip(row, states, strict=True):
-        canvas.arrow(place.top, state, width=1.4)
-    edges = list(zip(range(T - 1), range(1, T), strict=True))
-    for a, b in edges:
-        canvas.arrow(states[a], states[b], role="focus", width=2.0)
-    count = _steps(edges, 0, T - 1)
-    _title(canvas, row, "recurrent network", "each state needs the one before", count)
-    return count
+    for place, state in zip(row[1:], states[1:], strict=True):
+        canvas.arrow(place.top, state, width=1.8)
+    way: list[tuple[Stop, Stop]] = [(row[0].top, states[0]), *itertools.pairwise(states)]
+    _title(canvas, row, "recurrent network", "each state needs the one before", len(way))
+    return _draw_way(canvas, way, 1.8)
+
+
+def _thickness(weight: float) -> float:
+    return 0.9 + 5 * float(weight)
+
+
+def _draw_way(canvas: Canvas, way: Sequence[tuple[Stop, Stop]], width: float) -> int:
+    for one, two in way:
+        canvas.arrow(one, two, role="focus", width=width)
+    return len(way)
 
 
 def _upright_words(canvas: Canvas, left: float, words: Sequence[str]) -> list[Place]:
@@ -144,7 +116,7 @@ def _upright_words(canvas: Canvas, left: float, words: Sequence[str]) -> list[Pl
 def _title(canvas: Canvas, row: Sequence[Place], title: str, below: str, count: int) -> None:
     middle = (row[0].x + row[-1].right[0]) / 2
     canvas.text(title, at=(middle, -2.7), points=11, bold=True)
-    way = f"word 1 to word {len(row)}: {_times(count, 'step')}"
+    way = f"word 1 to the dot of word {len(row)}: {_times(count, 'arrow')}"
     canvas.text(way, at=(middle, -1.5), points=9.5, role="focus")
     _caption(canvas, row, below)
 
@@ -244,8 +216,9 @@ def softmax_steps(
 ) -> Picture:
     """The three steps of one row's softmax, in numbers: hide, exponentiate, divide by the sum.
 
-    ``scores`` [S] of one word about S words; ``hidden`` [S] is True where it may not look. Raises
-    ``ValueError`` if nothing is left to look at, or for scores beyond ±9, which have no room.
+    ``scores`` [S] of one word about S words; ``hidden`` [S] is True where it may not look: there
+    the score is drawn too, and −∞ in its place below. Raises ``ValueError`` if nothing is left to
+    look at, or for scores beyond ±9, which have no room.
     """
     array = as_array("scores", scores, ndim=1)
     cut = np.zeros(len(array), dtype=bool) if hidden is None else np.asarray(hidden, dtype=bool)
@@ -256,8 +229,8 @@ def softmax_steps(
         )
     if cut.all():
         raise ValueError("hidden: expected at least one word to look at, got none")
-    if not (np.abs(array[~cut]) <= 9).all():
-        raise ValueError(f"scores: expected numbers from −9 to 9, got {array[~cut].tolist()}")
+    if not (np.abs(array) <= 9).all():
+        raise ValueError(f"scores: expected numbers from −9 to 9, got {array.tolist()}")
     masked = np.where(cut, -np.inf, array)
     powers = np.exp(masked)
     total = powers.sum()
@@ -266,10 +239,12 @@ def softmax_steps(
     canvas = Canvas(unit=0.22, S=len(array))
     step = max(3.2, canvas.pitch(words))
     canvas.words(words, at=(0, 0), hidden=np.flatnonzero(cut).tolist(), step=step)
+    lines = [("scores", array, "hide"), ("masked", masked, "exp")]
+    if not cut.any():
+        lines = [("scores", array, "exp")]
+    lines += [("exponentials", powers, f"÷ {number(total, 2)}"), ("weights", weights, "")]
     rows: list[Place] = []
-    for line, (name, values) in enumerate(
-        (("scores", masked), ("exponentials", powers), ("weights", weights))
-    ):
+    for line, (name, values, _) in enumerate(lines):
         rows.append(
             canvas.matrix(
                 name,
@@ -283,26 +258,36 @@ def softmax_steps(
             )
         )
         canvas.text(name, at=rows[-1].before(0.6), points=10, bold=True)
-    for upper, lower in itertools.pairwise(rows):
-        for column in np.flatnonzero(~cut).tolist():
-            canvas.arrow(upper.cell(0, column), lower.cell(0, column))
-    for upper, step_name in zip(rows, ("exp", f"÷ {number(total, 2)}"), strict=False):
+    for (upper, lower), (_, _, step_name) in zip(itertools.pairwise(rows), lines, strict=False):
+        for column, gone in enumerate(cut.tolist()):
+            if not gone:
+                canvas.arrow(upper.cell(0, column), lower.cell(0, column))
+            elif step_name == "hide":
+                one, two = upper.cell(0, column), lower.cell(0, column)
+                canvas.arrow(one, two, role="focus", width=2)
         spot = Spot(upper.x - 0.6, upper.bottom[1] + 0.95, 1, 0.5)
         canvas.text(step_name, at=spot, points=9.5, role="focus")
-    canvas.text(f"sum = {number(total, 2)}", at=rows[1].beside(0.6), points=10, role="focus")
-    canvas.text(f"sum = {number(weights.sum(), 2)}", at=rows[2].beside(0.6), points=10)
+    canvas.text(f"sum = {number(total, 2)}", at=rows[-2].beside(0.6), points=10, role="focus")
+    canvas.text(f"sum = {number(weights.sum(), 2)}", at=rows[-1].beside(0.6), points=10)
     most = int(weights.argmax())
     alike = int((powers == powers[most]).sum())
     who = f"“{words[most]}” has" if alike == 1 else f"{alike} words share"
+    of_those = " that is not hidden" if cut.any() else ""
+    gone = ", ".join(
+        f"“{word}” (score {number(score, 2)})"
+        for word, score in zip(itertools.compress(words, cut), array[cut], strict=True)
+    )
+    hides = f" Hidden: {gone}; there the score becomes −∞ and the weight 0." if gone else ""
     return canvas.picture(
         finding=(
-            f"{who} the highest score, {number(array[most], 2)}; its exponential is "
+            f"{who} the highest score{of_those}, {number(array[most], 2)}; its exponential is "
             f"{number(powers[most], 2)} of {number(total, 2)}, so its weight is "
-            f"{number(weights[most], 2)}. {_times(int(cut.sum()), 'hidden word')}: weight 0."
+            f"{number(weights[most], 2)}.{hides}"
         ),
         alt=(
-            f"Three rows of numbers for the words {' '.join(words)}: the scores, −∞ where a word "
-            "is hidden; their exponentials; these divided by their sum, which are the weights."
+            f"Rows of numbers for the words {' '.join(words)}: the scores; "
+            f"{'the same with −∞ where a word is hidden; ' if cut.any() else ''}their "
+            "exponentials; these divided by their sum, which are the weights."
         ),
     )
 
@@ -323,13 +308,12 @@ def mean_as_matrix(vectors: object, words: Sequence[str] = WORDS, *, row: int = 
     _require_row(row, T)
     means = np.cumsum(array, 0) / np.arange(1, T + 1)[:, None]
     seen = np.tri(T, dtype=bool)
-    weights = seen / np.arange(1, T + 1)[:, None]
     parts = ["1", *(f"1/{t}" for t in range(2, T + 1))]
     printed = np.where(seen, np.array(parts, dtype=object)[:, None], "0")
     canvas = Canvas(unit=0.22, T=T, E=E)
     cell = (2.1, 1.6)
     A = canvas.matrix(
-        "mean", "T T", at=(0, 0), values=printed, shade=weights, hidden=~seen, cell=cell
+        "weights", "T T", at=(0, 0), values=printed, rows=[row], hidden=~seen, cell=cell
     )
     stack: dict[str, Any] = {"shape": "T E", "role": "stream", "digits": None, "cell": cell}
     x = canvas.matrix("words", at=A.beside(6.2), rows=range(row + 1), values=array, **stack)
@@ -345,59 +329,76 @@ def mean_as_matrix(vectors: object, words: Sequence[str] = WORDS, *, row: int = 
     result = ", ".join(cell_text(value, None) for value in means[row])
     return canvas.picture(
         finding=(
-            f"Row {row + 1} has 1/{row + 1} in its first {row + 1} places and 0 after them: times "
-            f"the word vectors it gives their mean so far, ({result})."
+            f"Row {row + 1} has 1/{row + 1} at its first {row + 1} positions and 0 after them: "
+            f"times the word vectors it gives their mean so far, ({result})."
         ),
         alt=(
-            f"Three matrices to scale: the mean [{T}, {T}], with 1/t in the first t places of row "
-            f"t and the future grey, times the word vectors [{T}, {E}] of {' '.join(words)}, gives "
-            f"the means [{T}, {E}]. Row {row + 1} is framed."
+            f"Three matrices to scale: the weights [{T}, {T}], with 1/t at the first t positions "
+            f"of row t and the future grey, times the word vectors [{T}, {E}] of "
+            f"{' '.join(words)}, gives the means [{T}, {E}]. Row {row + 1} is framed."
         ),
     )
 
 
-def mean_language_model(
-    words: Sequence[str] = WORDS, *, E: int = 4, V: int = 8, row: int = 3
+def language_model(
+    words: Sequence[str] = WORDS,
+    *,
+    weights: str = "mean",
+    E: int = 4,
+    V: int = 8,
+    row: int = 3,
 ) -> Picture:
-    """A language model made of a table, the mean and a linear map, every matrix to scale.
+    """A language model of a table, a matrix of weights and a linear map, all to scale.
 
-    ``words`` go in; word number ``row`` (counted from 0) is followed. ``V`` words are in the
-    vocabulary. Raises ``ValueError`` for sizes below 1 and a ``row`` that is none of the words.
+    ``weights`` are those of the "mean", or "learned" ones. ``words`` go in; word number ``row``
+    (counted from 0) is followed. ``V`` words are in the vocabulary. Raises ``ValueError`` for
+    other weights, sizes below 1 and a ``row`` that is none of the words.
     """
+    if weights not in ("mean", "learned"):
+        raise ValueError(f"weights: expected mean or learned, got {weights!r}")
     T = len(words)
     _require_row(row, T)
-    canvas = Canvas(unit=0.2, T=T, E=E, V=V)
-    seen = range(row + 1)
-    table = canvas.matrix("vectors", "V E", at=Spot(0, 0, 0, 0.5), role="learned")
-    spot = Spot(table.right[0] + 6.4, 0, 0, 0.5)
-    x = canvas.matrix("words", "T E", at=spot, role="stream", rows=seen)
+    learned = weights == "learned"
+    canvas = Canvas(unit=0.19, T=T, E=E, V=V)
+    A = canvas.matrix(
+        "weights",
+        "T T",
+        at=Spot(0, 0, 0, 0.5),
+        role="learned" if learned else "plain",
+        rows=[row],
+        hidden=np.triu(np.ones((T, T), dtype=bool), 1),
+    )
+    labels = canvas.pitch(words, points=9)
+    x = canvas.matrix("words", "T E", at=A.beside(1.9 + labels), role="stream", rows=range(row + 1))
     for t, word in enumerate(words):
         role = None if t <= row else "hidden"
         canvas.text(word, at=x.row(t).before(0.4), points=9, literal=True, role=role)
-    means = canvas.matrix("means", "T E", at=x.beside(4.0), role="stream", rows=[row])
-    linear = canvas.matrix("linear map", "E V", at=means.beside(2.4), role="learned")
-    scores = canvas.matrix("scores", "T V", at=linear.beside(2.4), role="plain", rows=[row])
-    canvas.arrow(table, (x.x - canvas.pitch(words, points=9), 0), role="learned")
-    canvas.arrow(x, means, role="stream", words="mean")
-    canvas.arrow(means, linear, role="stream")
-    canvas.arrow(linear, scores)
+    name = "summaries" if learned else "means"
+    summaries = canvas.matrix(name, "T E", at=x.beside(2.2), role="stream", rows=[row])
+    linear = canvas.matrix("linear map", "E V", at=summaries.beside(2.2), role="learned")
+    scores = canvas.matrix("scores", "T V", at=linear.beside(2.2), role="plain", rows=[row])
+    for sign, left in (("×", A), ("=", x), ("×", summaries), ("=", linear)):
+        canvas.text(sign, at=left.beside(1.1, middle=True), points=14)
+    table = canvas.matrix("table of vectors", "V E", at=x.below(4.6), role="learned")
+    canvas.arrow((x.centre[0], x.bottom[1] + 2.3), x, role="stream")
     for place, text in (
-        (table, "one row for each\nword there is"),
-        (x, "one row for each\nword of the text"),
-        (scores, "one score for each word\nthat may come next"),
+        (A.below(0.5), "learned, the same\nfor every text" if learned else "the mean:\n1/t each"),
+        (table.beside(0.8), "one row for each\nword there is"),
+        (scores.below(0.5), "one score for each word\nthat may come next"),
     ):
-        canvas.text(text, at=place.below(0.5), points=8.5, role="hidden")
+        canvas.text(text, at=place, points=8.5, role="hidden")
     return canvas.picture(
         finding=(
-            f"{T} words become {T} vectors of {E} numbers, then {T} means, then {T} × {V} scores: "
-            f"row {row + 1} scores the word after “{words[row]}”, from the mean of "
-            f"{_times(row + 1, 'word')}."
+            f"{T} words become {T} vectors of {E} numbers, then {T} {name}, then {T} × {V} scores: "
+            f"row {row + 1} scores the word after “{words[row]}”, from "
+            f"{'a learned weighted sum' if learned else 'the mean'} of {_times(row + 1, 'word')}."
         ),
         alt=(
-            f"Matrices to scale, from left to right: the learned table of vectors [{V}, {E}]; its "
-            f"rows for the words {' '.join(words)}, [{T}, {E}]; their means [{T}, {E}]; a learned "
-            f"linear map [{E}, {V}]; the scores [{T}, {V}]. Row {row + 1} is dark from the means "
-            "on, and so are the words that it sums up."
+            f"Matrices to scale. The weights{', learned,' if learned else ' of the mean'} "
+            f"[{T}, {T}], the future grey, times the words [{T}, {E}] gives the {name} [{T}, {E}]; "
+            f"times a learned linear map [{E}, {V}] gives the scores [{T}, {V}]. The rows for the "
+            f"words {' '.join(words)} come from a learned table [{V}, {E}] below them. Row "
+            f"{row + 1} is dark, and so are the words that it sums up."
         ),
     )
 
@@ -460,7 +461,7 @@ def _bar(canvas: Canvas, left: float, y: float, length: float, parts: int) -> No
 
 
 def targets_and_mask(words: Sequence[str] = WORDS, *, position: int = 2) -> Picture:
-    """Targets are the inputs one place later; what a mask cuts at ``position`` (counted from 0).
+    """Targets are the inputs one position later; what a mask cuts at ``position``, from 0.
 
     Of the ``words`` all but the last are inputs, all but the first are targets. Raises
     ``ValueError`` for fewer than 3 words and for a position whose target is no input.
@@ -475,9 +476,9 @@ def targets_and_mask(words: Sequence[str] = WORDS, *, position: int = 2) -> Pict
     targets, inputs = _shifted_rows(canvas, 0, "the task", words, [])
     for name, row in {"targets": targets, "inputs": inputs}.items():
         canvas.text(name, at=row[0].before(0.7), points=9, bold=True)
-    for later, target in zip(inputs[1:], targets, strict=False):
-        canvas.arrow(later.top, target.bottom, role="focus", width=1.6)
-    _caption(canvas, inputs, "the same words, one place later")
+    for word, target in zip(inputs, targets, strict=True):
+        canvas.arrow(word, target, role="stream", width=1.6)
+    _caption(canvas, inputs, "every word predicts the word after it")
     masks = {"without a mask": np.ones((T, T), dtype=bool), "with a mask": np.tri(T, dtype=bool)}
     leaks = []
     for place, (title, mask) in enumerate(masks.items(), 1):
@@ -491,8 +492,8 @@ def targets_and_mask(words: Sequence[str] = WORDS, *, position: int = 2) -> Pict
         ),
         alt=(
             f"Three panels, inputs {' '.join(words[:-1])} below, targets {' '.join(words[1:])} "
-            f"above. First: arrows from every input to the same word among the targets, one place "
-            f"to the left. Second, no mask: position {position + 1} reads all inputs, its own "
+            f"above. First: an arrow from every input to the target above it, the word after it. "
+            f"Second, no mask: position {position + 1} reads all inputs, its own "
             "target among them. Third, with a mask: the inputs after it are grey, their arrows cut."
         ),
     )
@@ -561,14 +562,14 @@ def residual_stream(
         raise ValueError(f"words: expected at least 2, got {len(words)}")
     canvas = Canvas(unit=0.22 if blocks == 1 else 0.19)
     parts = [mixer, *(["feed-forward"] if feed_forward else [])]
-    deep = 5.4 if norm == "pre" else 2.9  # how far the parts lie under the stream
+    high = 5.4 if norm == "pre" else 2.9  # how far the parts lie above the stream
     stream = canvas.words(words[-1:], at=(0, 0))  # the boxes on it, from left to right
     x = stream[0].right[0] + 2.9
     readers, added = [], 0
     for block in range(blocks):
         inside: list[Place] = []
         for part in parts:
-            box, plus = _reads_and_adds(canvas, part, x, deep, norm == "pre")
+            box, plus = _reads_and_adds(canvas, part, x, high, norm == "pre")
             x, added = plus.right[0] + 2.0, added + 1
             inside += [box, plus]
             if norm == "post":
@@ -577,9 +578,10 @@ def residual_stream(
                 x = stream[-1].right[0] + 2.4
             if part == mixer:
                 readers.append(box)
-        canvas.frame(inside, f"block {block + 1}" if blocks > 1 else "block", pad=0.8)
+        title = f"block {block + 1}" if blocks > 1 else "block"
+        canvas.frame(inside, title, pad=0.8, below=True)
         x += 1.6
-    canvas.text("stream", at=(x + 0.4, -0.9), points=9, role="stream")
+    canvas.text("stream", at=(x + 0.4, 0.9), points=9, role="stream")
     x += 2.6
     if norm == "pre":
         stream.append(canvas.box("norm", at=Spot(x, 0, 0, 0.5), points=9))
@@ -587,7 +589,7 @@ def residual_stream(
     stream.append(canvas.box("next\nword", at=Spot(x, 0, 0, 0.5), role="learned"))
     for one, two in itertools.pairwise(stream):
         canvas.arrow(one, two, role="stream", width=4.0)
-    _other_streams(canvas, deep, stream[-1].x, words[:-1], readers)
+    _other_streams(canvas, high, stream[-1].x, words[:-1], readers)
     normed = {
         "pre": " through a norm, and there is one more at the end",
         "post": ", and a norm rescales the line after each sum",
@@ -601,36 +603,38 @@ def residual_stream(
         alt=(
             f"A thick line runs from the word {words[-1]} to the next word. "
             f"{_times(blocks, 'block')} with {' and '.join(parts)}: a part reads from the line and "
-            f"adds what it makes to the line{normed[norm]}. Below lie thin lines of "
+            f"adds what it makes to the line{normed[norm]}. Above lie the thinner lines of "
             f"{' and '.join(words[:-1])}, which the {mixer} reads too."
         ),
     )
 
 
 def _reads_and_adds(
-    canvas: Canvas, part: str, x: float, deep: float, normed: bool
+    canvas: Canvas, part: str, x: float, high: float, normed: bool
 ) -> tuple[Place, Place]:
     """A part that taps the stream at ``x``; returns its box and the sum behind it."""
     source = canvas.dot((x, 0), role="stream", radius=0.22)
     if normed:
-        norm = canvas.box("norm", at=(x, deep - 2.7), points=9)
+        norm = canvas.box("norm", at=(x, 2.7 - high), points=9)
         canvas.arrow(source, norm, role="stream")
         source = norm
-    box = canvas.box(part, at=Spot(x - 1.4, deep, 0, 0.5))
+    box = canvas.box(part, at=Spot(x - 1.4, -high, 0, 0.5))
     canvas.arrow(source, box, role="stream")
     plus = canvas.dot((box.right[0] + 1.3, 0), "+", role="stream")
-    canvas.arrow(box, (plus.centre[0], deep), plus, role="stream")
+    canvas.arrow(box, (plus.centre[0], -high), plus, role="stream")
     return box, plus
 
 
 def _other_streams(
-    canvas: Canvas, deep: float, until: float, words: Sequence[str], readers: Sequence[Place]
+    canvas: Canvas, high: float, until: float, words: Sequence[str], readers: Sequence[Place]
 ) -> None:
-    """The streams of earlier words, nearest first, read by the mixers above them."""
-    for line, word in enumerate(reversed(words)):
-        place = canvas.words([word], at=(0, deep + 3.0 + 1.9 * line))[0]
-        canvas.arrow(place.right, (until, place.right[1]), role="stream", width=2)
+    """The streams of earlier words, the first on top, read by the mixers below them."""
+    for line, word in enumerate(words, 1):
+        place = canvas.words([word], at=(0, -high - 3.0 - 1.9 * (len(words) - line)))[0]
+        y = place.right[1]
+        canvas.text("…", at=Spot(until, y, 0, 0.5), points=12, role="stream")
+        canvas.arrow(place.right, (until - 0.3, y), role="stream", width=2, head=False)
         for reader in readers:
-            x = reader.x + reader.width * (line + 1) / (len(words) + 1)
-            canvas.dot((x, place.right[1]), role="stream", radius=0.18)
-            canvas.arrow((x, place.right[1]), (x, reader.bottom[1] + 0.15), role="stream")
+            x = reader.x + reader.width * line / (len(words) + 1)
+            canvas.dot((x, y), role="stream", radius=0.18)
+            canvas.arrow((x, y), (x, reader.top[1] - 0.15), role="stream")

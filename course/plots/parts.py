@@ -93,20 +93,22 @@ def label_tokens(
 
 
 def draw_matrix(
-    axes: Axes, matrix: np.ndarray, *, signed: bool, digits: int | None = None
+    axes: Axes, matrix: np.ndarray, *, signed: bool, digits: int | None = None, first: int = 0
 ) -> tuple[AxesImage, list[Text]]:
     """Draw ``matrix`` [T, S] as a heat map; NaN is hidden. Returns the image and its numbers.
 
     ``signed``: diverging map centred on 0, else cividis on 0…1. ``digits``: decimals of the number
-    printed in each cell; None prints none.
+    printed in each cell; None prints none. ``first``: what rows and columns are counted from.
     """
     norm = signed_norm(matrix) if signed else Normalize(0, 1)
+    rows, columns = matrix.shape
     image = axes.imshow(
         matrix,
         cmap=colour_map(SIGNED if signed else WEIGHTS),
         norm=norm,
         aspect="equal",
         interpolation="nearest",
+        extent=(first - 0.5, first + columns - 0.5, first + rows - 0.5, first - 0.5),
     )
     bare(axes)
     axes.tick_params(length=0)
@@ -117,8 +119,8 @@ def draw_matrix(
             if np.isfinite(value):
                 numbers.append(
                     axes.text(
-                        column,
-                        row,
+                        first + column,
+                        first + row,
                         number(value, digits),
                         ha="center",
                         va="center",

@@ -16,8 +16,8 @@ from course.feature_maps import get_feature_map
 from course.plots import COLOURS, INK, QUIET, SIGNED, colour_map, number, readable_on
 from course.widgets.attention import fixed_normal
 from course.widgets.base import Choice, Control, Explorer, Slider
-from course.widgets.row import WORDS
 
+WORDS = ("my", "cat", "lay", "on", "the", "mat", "because", "it")
 WIDTH = 4  # of a key and of a value; these maps make as many features
 PERPENDICULAR, RANDOM = "perpendicular, from word 5 again", "random directions"
 #: Map by the option's name: (name of the feature map, whether it is divided by z).

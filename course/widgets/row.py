@@ -13,20 +13,21 @@ from course.attention import attention_weights
 from course.plots import COLOURS, HIDDEN, INK, QUIET, WEIGHTS, colour_map, number
 from course.widgets.base import Choice, Control, Explorer, Slider
 
-WORDS = ("my", "cat", "lay", "on", "the", "mat", "because", "it")
-# A place in the plane for each word: the values that the row averages. Chosen by hand, to be seen.
-VALUES = np.array(
-    [
-        [-0.85, 0.15],
-        [-0.45, 0.85],
-        [0.35, 0.55],
-        [-0.20, -0.25],
-        [-0.75, -0.70],
-        [0.80, 0.10],
-        [0.15, -0.85],
-        [0.75, -0.65],
-    ]
-)
+WORDS = ("the", "cat", "lay", "on", "the", "mat", "because", "it")
+NUMBERED = tuple(f"{place} {word}" for place, word in enumerate(WORDS, 1))
+# A vector in the plane for each word, one for both "the". Chosen by hand, to be seen.
+_PLANE = {
+    "the": (-0.75, -0.70),
+    "cat": (-0.45, 0.85),
+    "lay": (0.35, 0.55),
+    "on": (-0.35, -0.40),
+    "mat": (0.80, 0.10),
+    "because": (0.15, -0.85),
+    "it": (0.75, -0.65),
+}
+VECTORS = np.array([_PLANE[word] for word in WORDS])
+# [words that differ, words]: which words a point of the plane stands for.
+_STANDS_FOR = np.array([[word == other for other in WORDS] for word in _PLANE])
 PATTERNS = {
     "all equal": [0.0] * 8,
     "recent words higher": [-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5],
@@ -48,10 +49,10 @@ class RowExplorer(Explorer):
     title = "One row: score, mask, softmax, summary"
     size = (9.0, 3.5)
     controls: ClassVar[dict[str, Control]] = {
-        "position": Slider("Position t", 5, low=0, high=7),
+        "position": Slider("Position t", 6, low=1, high=len(WORDS)),
         "temperature": Slider("Temperature", 1.0, low=0.0, high=10.0, step=0.1),
         "pattern": Choice("Scores", "nouns higher", tuple(PATTERNS)),
-        "word": Choice("Change a word", "cat", WORDS),
+        "word": Choice("Change a word", NUMBERED[1], NUMBERED),
         "extra": Slider("Add to its score", 0.0, low=-4.0, high=4.0, step=0.1),
         "look": Choice("May look at", LOOKS[0], LOOKS),
         "mask": Choice("Hidden words", MINUS_INFINITY, (MINUS_INFINITY, FINITE, AFTER)),
@@ -70,36 +71,37 @@ class RowExplorer(Explorer):
     ) -> dict[str, Any]:
         """``scores``, ``visible``, ``masked``, ``weights`` [8], ``summary``, ``mean`` [2].
 
-        ``position`` and ``chosen`` are places among the words.
-        ``masked`` is what the softmax sees before the division by the temperature; ``weights`` at
-        temperature 0 are the limit, shared by the words with the highest score.
+        ``position`` counts from 1, as the words in the list do; ``query`` and ``chosen`` say which
+        words are meant. ``masked`` is what the softmax sees before the division by the temperature;
+        ``weights`` at temperature 0 are the limit, shared by the words with the highest score.
         """
-        place = np.arange(len(WORDS))
-        scores = np.array(PATTERNS[pattern]) + extra * (place == WORDS.index(word))
+        positions = np.arange(1, len(WORDS) + 1)
+        chosen = np.array(NUMBERED) == word
+        scores = np.array(PATTERNS[pattern]) + extra * chosen
         visible = {
-            "itself and before": place <= position,
-            "before only": place < position,
-            "everything": place >= 0,
+            "itself and before": positions <= position,
+            "before only": positions < position,
+            "everything": positions > 0,
         }[look]
         finite_or_none = {MINUS_INFINITY: -np.inf, FINITE: -5.0, AFTER: scores}[mask]
         masked = np.where(visible, scores, finite_or_none)
         weights = _softmax(masked, temperature)
         if mask == AFTER:
             weights = np.where(visible, weights, 0.0)
-        mean = VALUES[visible].mean(0) if visible.any() else np.zeros(2)
+        mean = VECTORS[visible].mean(0) if visible.any() else np.zeros(2)
         return {
-            "position": position,
-            "chosen": WORDS.index(word),
+            "query": positions == position,
+            "chosen": chosen,
             "scores": scores,
             "visible": visible,
             "masked": masked,
             "weights": weights,
-            "summary": weights @ VALUES,
+            "summary": weights @ VECTORS,
             "mean": mean,
         }
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
-        """Three bar charts over the words, and the plane of values with the summary."""
+        """Three bar charts over the words, and the plane of vectors with the summary."""
         grid = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.75])
         self._bars, self._numbers = [], []
         self._shown: dict[str, np.ndarray] = {}
@@ -132,23 +134,34 @@ class RowExplorer(Explorer):
             )
             for row, word in enumerate(WORDS)
         ]
+        grid[0].text(
+            0,
+            len(WORDS) - 0.2,
+            "orange: the word you change",
+            color=COLOURS[1],
+            ha="center",
+            va="top",
+            fontsize=8.5,
+        )
         self._softmax_axes = grid[2]
         self._build_plane(grid[3])
 
     def _build_plane(self, axes: Axes) -> None:
-        axes.set_title("4  summary = Σ weight · value")
+        axes.set_title("4  summary = Σ weight · vector")
         axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), xticks=[-1, 0, 1], yticks=[-1, 0, 1])
         axes.set_aspect("equal")
-        axes.set_xlabel("value, first coordinate")
+        axes.set_xlabel("first coordinate")
         axes.set_ylabel("second coordinate", labelpad=-4)
         axes.grid(True)
-        self._rays = [axes.plot([], [], color=QUIET, zorder=1)[0] for _ in WORDS]
-        self._dots = axes.scatter(*VALUES.T, zorder=2, edgecolors=QUIET, linewidths=0.8)
+        self._rays = [axes.plot([], [], color=QUIET, zorder=1)[0] for _ in _PLANE]
+        self._dots = axes.scatter(
+            *zip(*_PLANE.values(), strict=True), zorder=2, edgecolors=QUIET, linewidths=0.8
+        )
         self._names = [
             axes.annotate(
                 word, place, xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8.5
             )
-            for word, place in zip(WORDS, VALUES, strict=True)
+            for word, place in _PLANE.items()
         ]
         (self._mean,) = axes.plot(
             [], [], "x", color=INK, markersize=8, markeredgewidth=1.8, label="plain mean", zorder=4
@@ -168,12 +181,10 @@ class RowExplorer(Explorer):
     def update(self, arrays: dict[str, Any]) -> None:
         """Move bars, numbers, dots and the star; leave alone what did not change."""
         weights, visible = arrays["weights"], arrays["visible"]
-        query = np.arange(len(WORDS)) == arrays["position"]
+        query, chosen = arrays["query"], arrays["chosen"]
         for row in self._news("words", np.stack([visible, query])):
             self._words[row].set_color(INK if visible[row] else QUIET)
             self._words[row].set_fontweight("bold" if query[row] else "normal")
-            self._names[row].set_color(INK if visible[row] else QUIET)
-        chosen = np.arange(len(WORDS)) == arrays["chosen"]
         for row in self._news("scores", np.stack([arrays["scores"], chosen])):
             self._set_bar(0, row, arrays["scores"][row], COLOURS[1] if chosen[row] else COLOURS[0])
         for row in self._news("masked", np.stack([arrays["masked"], visible])):
@@ -181,18 +192,22 @@ class RowExplorer(Explorer):
         colours = colour_map(WEIGHTS)(weights)
         for row in self._news("weights", weights):
             self._set_weight(row, weights[row], colours[row])
-        self._update_plane(arrays, colours)
+        self._update_plane(arrays)
         self._softmax_axes.set_title(f"3  weight, sum {number(weights.sum(), 2)}")
 
-    def _update_plane(self, arrays: dict[str, Any], colours: np.ndarray) -> None:
-        weights, summary = arrays["weights"], arrays["summary"]
-        for ray, place, weight in zip(self._rays, VALUES, weights, strict=True):
+    def _update_plane(self, arrays: dict[str, Any]) -> None:
+        weights, summary = _STANDS_FOR @ arrays["weights"], arrays["summary"]
+        seen = _STANDS_FOR @ arrays["visible"]
+        for ray, name, place, weight, ink in zip(
+            self._rays, self._names, _PLANE.values(), weights, seen, strict=True
+        ):
             ray.set_data(*np.stack([summary, place], 1))
             ray.set_linewidth(0.4 + 6 * weight)
             ray.set_visible(weight > 0.005)
+            name.set_color(INK if ink else QUIET)
         self._dots.set_sizes(40 + 260 * weights)
         # No weight at all is pale, not the darkest of the colours.
-        fill = np.where(weights[:, None] > 0, colours, (0.95, 0.95, 0.96, 1))
+        fill = np.where(weights[:, None] > 0, colour_map(WEIGHTS)(weights), (0.95, 0.95, 0.96, 1))
         self._dots.set_facecolor([tuple(colour) for colour in fill])
         self._summary.set_data(*summary[:, None])
         self._mean.set_data(*arrays["mean"][:, None])
@@ -233,14 +248,14 @@ class RowExplorer(Explorer):
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """Who gets most, how many words share, and what the mask has or has not done."""
         weights, visible = arrays["weights"], arrays["visible"]
-        query = f"“{WORDS[values['position']]}”"
+        query = _named(values["position"] - 1)
         if not visible.any() and weights.sum() == 0:
             return (
                 f"{query} may look at nothing: all weights are 0, the summary is the zero vector."
             )
         total, hidden = float(weights.sum()), float(weights[~visible].sum())
         best = weights.max()
-        winners = [f"“{WORDS[i]}”" for i in np.flatnonzero(weights > best - 1e-9)]
+        winners = [_named(int(i)) for i in np.flatnonzero(weights > best - 1e-9)]
         most = (
             f"{winners[0]} gets most, {number(best, 2)}"
             if len(winners) == 1
@@ -272,6 +287,12 @@ class RowExplorer(Explorer):
             f"points in a plane and a star for their weighted average at ({x}, {y}). "
             f"Weights: {pairs}."
         )
+
+
+def _named(place: int) -> str:
+    """A word in quotation marks; one that occurs twice with its number."""
+    word = WORDS[place]
+    return f"“{word}”" if WORDS.count(word) == 1 else f"“{word}” (word {place + 1})"
 
 
 def _softmax(scores: np.ndarray, temperature: float) -> np.ndarray:

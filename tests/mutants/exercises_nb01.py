@@ -1,41 +1,50 @@
 """Wrong answers to the exercises of notebook 01. Every one must fail its check."""
 
+import math
+
 import torch
 
 
-def _mean_uncounted(x):
-    return x.cumsum(0)
+def _ahead(change=torch.randn_like, visible=1e-9, words=slice(None), backwards=False):
+    """The right answer, less what the arguments spoil."""
+
+    def look_ahead(model, x):
+        before, furthest = model(x), 0
+        for j in range(len(x))[words]:
+            changed = x.clone()
+            changed[j] = change(x[j])
+            difference = (model(changed) - before).abs().amax(-1)
+            for t in range(len(x)):
+                if not difference[t] <= visible:
+                    furthest = max(furthest, abs(j - t) if backwards else j - t)
+        return furthest
+
+    return look_ahead
 
 
-def _mean(x):
-    return x.cumsum(0) / torch.arange(1, len(x) + 1)[:, None]
+def _counts_rows(model, x):
+    """How many outputs move, not how far ahead they look."""
+    before, most = model(x), 0
+    for j in range(len(x)):
+        changed = x.clone()
+        changed[j] = torch.randn_like(x[j])
+        moved = (model(changed) - before).abs().amax(-1)[:j] > 1e-9
+        most = max(most, int(moved.sum()))
+    return most
 
 
-def _mean_by_length(x):
-    return x.cumsum(0) / len(x)
+def _changes_all_words(model, x):
+    moved = (model(torch.randn_like(x)) - model(x)).abs().amax(-1) > 1e-9
+    return int(moved.sum()) - 1
 
 
-def _mean_without_present(x):
-    counts = torch.arange(len(x)).clamp(min=1)[:, None]
-    return (x.cumsum(0) - x) / counts
-
-
-def _mean_wrong_axis(x):
-    return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)
-
-
-def _mean_in_place(x):
-    x.cumsum_(0)
-    return x / torch.arange(1, len(x) + 1)[:, None]
-
-
-def _mean_of_the_rest(x):
-    return (x.flip(0).cumsum(0) / torch.arange(1, len(x) + 1)[:, None]).flip(0)
-
-
-def _mean_of_two(x):
-    before = torch.cat([x[:1], x[:-1]])
-    return (x + before) / 2
+def _in_place(model, x):
+    before, furthest = model(x).clone(), 0
+    for j in range(len(x)):
+        x[j] = torch.randn_like(x[j])
+        moved = (model(x) - before).abs().amax(-1) > 1e-9
+        furthest = max([furthest, *(j - t for t in range(j) if moved[t])])
+    return furthest
 
 
 def _finite_constant(scores, mask):
@@ -75,53 +84,43 @@ def _uniform_rows(scores, mask):
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _from_probabilities(logits, targets, change=lambda p: p):
-    p = logits.softmax(-1)[torch.arange(len(targets)), targets]
-    return (-change(p).log().mean()).exp()
+def _causal(scores):
+    future = torch.ones_like(scores).triu(1).bool()
+    return scores.masked_fill(future, -torch.inf)
 
 
-def _mean_of_exponentials(logits, targets):
-    loss = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    return loss.exp().mean()
+def _fading(T, of=lambda i: i * math.log(2)):
+    return of(torch.arange(T, dtype=torch.float64)).expand(T, T)
 
 
-def _sum_of_losses(logits, targets):
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="sum").exp()
+def _previous(T, score=50.0, back=1):
+    return score * torch.ones(T, T, dtype=torch.float64).tril(-back).triu(-back)
 
 
-def _base_two(logits, targets):
-    return 2 ** torch.nn.functional.cross_entropy(logits, targets)
-
-
-def _no_softmax(logits, targets):
-    return (-logits[torch.arange(len(targets)), targets]).mean().exp()
-
-
-def _no_exponential(logits, targets):
-    return torch.nn.functional.cross_entropy(logits, targets)
-
-
-def _entropy_of_the_model(logits, targets):
-    p = logits.softmax(-1)
-    return (-(p * p.log()).sum(-1)).mean().exp()
+def _nothing_for_row_1(T):
+    previous = torch.full((T, T), -torch.inf)
+    previous[range(1, T), range(T - 1)] = 0.0
+    return _fading(T), previous
 
 
 MUTANTS = {
-    "running_mean": {
-        "constant": lambda x: torch.ones_like(x),
-        "copied input": lambda x: x.clone(),
-        "shape only": lambda x: torch.zeros(x.shape),
-        "sum, not mean": _mean_uncounted,
-        "divides by T": _mean_by_length,
-        "off by one": _mean_without_present,
-        "wrong axis": _mean_wrong_axis,
-        "in place": _mean_in_place,
-        "mean of the rest": _mean_of_the_rest,
-        "mean of all": lambda x: x.mean(0).expand_as(x),
-        "mean of two": _mean_of_two,
-        "float32": lambda x: _mean(x.float()),
-        "summed in float32": lambda x: _mean(x.float()).double(),
-        "rounded": lambda x: (_mean(x) * 1e6).round() / 1e6,
+    "look_ahead": {
+        "constant": lambda model, x: 0,
+        "always to the end": lambda model, x: len(x) - 1,
+        "adds a constant": _ahead(change=lambda word: word + 1),
+        "doubles the word": _ahead(change=lambda word: 2 * word),
+        "NaN for a word": _ahead(change=lambda word: word * torch.nan),
+        "the word stays": _ahead(change=lambda word: word.clone()),
+        "last word only": _ahead(words=slice(-1, None)),
+        "first word only": _ahead(words=slice(0, 1)),
+        "every second word": _ahead(words=slice(0, None, 2)),
+        "both directions": _ahead(backwards=True),
+        "coarse": _ahead(visible=0.1),
+        "counts rows": _counts_rows,
+        "changes all words": _changes_all_words,
+        "in place": _in_place,
+        "one too far": lambda model, x: _ahead()(model, x) + 1,
+        "whether, not how far": lambda model, x: int(_ahead()(model, x) > 0),
     },
     "masked_softmax": {
         "constant": lambda scores, mask: torch.full(scores.shape, 1 / scores.shape[-1]),
@@ -138,17 +137,22 @@ MUTANTS = {
         "−1e9, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e9),
         "−1e30, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e30),
     },
-    "perplexity": {
-        "constant": lambda logits, targets: torch.tensor(float(logits.shape[-1])),
-        "shape only": lambda logits, targets: torch.tensor(1.0),
-        "exp before mean": _mean_of_exponentials,
-        "sum": _sum_of_losses,
-        "base two": _base_two,
-        "no log-softmax": _no_softmax,
-        "no exp": _no_exponential,
-        "targets ignored": _entropy_of_the_model,
-        "log of softmax": _from_probabilities,
-        "log of softmax + 1e-9": lambda *a: _from_probabilities(*a, lambda p: p + 1e-9),
-        "log of softmax, clamped": lambda *a: _from_probabilities(*a, lambda p: p.clamp(1e-300)),
+    "scores_by_hand": {
+        "constant": lambda T: (torch.zeros(T, T), torch.zeros(T, T)),
+        "weights for scores": lambda T: (_fading(T, lambda i: 2**i), _previous(T)),
+        "base e": lambda T: (_fading(T, lambda i: i), _previous(T)),
+        "older is heavier": lambda T: (_fading(T, lambda i: -i * math.log(2)), _previous(T)),
+        "three times": lambda T: (_fading(T, lambda i: i * math.log(3)), _previous(T)),
+        "by row": lambda T: (_fading(T).T, _previous(T)),
+        "mean": lambda T: (torch.zeros(T, T), _previous(T)),
+        "exchanged": lambda T: (_previous(T), _fading(T)),
+        "a score of 1": lambda T: (_fading(T), _previous(T, 1.0)),
+        "a score of 5": lambda T: (_fading(T), _previous(T, 5.0)),
+        "copies itself": lambda T: (_fading(T), _previous(T, back=0)),
+        "the word after": lambda T: (_fading(T), _previous(T, back=-1)),
+        "two back": lambda T: (_fading(T), _previous(T, back=2)),
+        "row 1 is empty": _nothing_for_row_1,
+        "one answer": lambda T: _fading(T),
+        "softmax done": lambda T: (_causal(_fading(T)).softmax(-1), _previous(T)),
     },
 }
