@@ -397,6 +397,22 @@ def test_several_at_once_are_all_seen(m):
         close(both_paths(m, model, TOKENS).logits, expected)
 
 
+def test_an_inner_context_leaves_the_outer_one(m):
+    model = make()
+    stream = m.run(model, OTHERS).streams[1]
+    for outer, inner in (
+        (m.patch(model, stream, after=1, position=2), m.ablate_position(model, 3, after=1)),
+        (m.ablate_head(model, 1, 0), m.ablate_head(model, 1, 1)),
+        (m.ablate_look(model, 1, 6, 5), m.ablate_look(model, 1, 6, 4)),
+    ):
+        with outer:
+            alone = m.run(model, TOKENS).logits
+            with inner:
+                assert not torch.equal(m.run(model, TOKENS).logits, alone)
+            assert torch.equal(m.run(model, TOKENS).logits, alone)
+            close(model(TOKENS), alone)
+
+
 def test_what_is_given_is_not_changed(m):
     model, tokens, stream = make(), TOKENS.clone(), m.run(make(), OTHERS).streams[1]
     kept = stream.clone()

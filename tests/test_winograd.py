@@ -181,21 +181,21 @@ def test_too_much_held_out_is_named(m, own, held_out, words):
 # ------------------------------------------------------------------------------------------ audits
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_words_tell_the_answer_of_the_leaky_version(m, seed):
-    split = m.LEAKY.split(seed=seed)
-    assert m.word_presence_accuracy(split.train, split.held_out) == 1
-    assert math.isnan(m.same_words_accuracy(split.train, split.held_out))
+def test_the_words_tell_the_answer_of_the_leaky_version(m):
+    for seed in range(3):
+        split = m.LEAKY.split(seed=seed)
+        assert m.word_presence_accuracy(split.train, split.held_out) == 1
+        assert math.isnan(m.same_words_accuracy(split.train, split.held_out))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_words_tell_nothing_of_the_repaired_version(m, seed):
-    split = m.REPAIRED.split(seed=seed)
-    for part in split:
-        assert m.word_presence_accuracy(split.train, part) == 0.5
-    # Who remembers the words of each sentence, but not their order, answers backwards.
-    assert m.same_words_accuracy(split.train, split.held_out) == 0
-    assert m.same_words_accuracy(split.train, split.reverses) == 1
+def test_the_words_tell_nothing_of_the_repaired_version(m):
+    for seed in range(3):
+        split = m.REPAIRED.split(seed=seed)
+        for part in split:
+            assert m.word_presence_accuracy(split.train, part) == 0.5
+        # Who remembers the words of each sentence, but not their order, answers backwards.
+        assert m.same_words_accuracy(split.train, split.held_out) == 0
+        assert m.same_words_accuracy(split.train, split.reverses) == 1
 
 
 @given(tasks())

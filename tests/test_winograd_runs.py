@@ -242,7 +242,7 @@ def test_declared_runs_are_different_and_can_be_built(name):
     assert len({config["label"] for config in declared}) == len(declared)
     for config in declared:
         if name == "induction":
-            assert induction.build(config, 0).parameter_counts()["total"] > 0
+            assert induction.build(config).parameter_counts()["total"] > 0
         else:
             assert winograd.parameters(config) > 0
             assert ("no positions" in config["label"]) == (config["model"]["positions"] == "none")

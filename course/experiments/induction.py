@@ -52,7 +52,7 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     finals = [row["final"] for row in rows]
     reached = [final["accuracy"] for final in finals]
     result: dict[str, Any] = {
-        "parameters": build(config, config["seed"]).parameter_counts()["total"],
+        "parameters": build(config).parameter_counts()["total"],
         "accuracy": round(statistics.fmean(reached), 4),
         "lowest": min(reached),
         "highest": max(reached),
@@ -63,8 +63,9 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     return {"curve": curve, "result": result, "seeds": finals}
 
 
-def build(config: Config, seed: int) -> Transformer:
-    """The untrained model of one seed."""
+def build(config: Config, seed: int | None = None) -> Transformer:
+    """The untrained model of one seed (None = the first)."""
+    seed = config["seed"] if seed is None else seed
     sizes = {"vocab_size": config["task"]["vocab_size"], "max_length": config["task"]["seq_len"]}
     return Transformer(TransformerConfig.from_dict(sizes | config["model"]), seed=seed)
 
