@@ -124,7 +124,7 @@ class Sentences:
     @property
     def pair(self) -> Tensor:
         """One number for each ordered pair of nouns, ``[n]``."""
-        return self.crosser * (int(self.tokens.max()) + 1) + self.crossed
+        return self.crosser * 2**32 + self.crossed
 
 
 class Split(NamedTuple):
