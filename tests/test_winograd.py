@@ -282,6 +282,14 @@ def test_a_word_that_does_not_belong_is_named_with_its_place(m, text, words):
         m.REPAIRED.encode(text)
 
 
+@pytest.mark.parametrize("pair", [("dog", "dog"), ("dog", "lorry"), ("dog",), "dog"])
+def test_a_pair_that_is_none_is_named(m, pair):
+    two = m.REPAIRED.sentences([("dog", "cat"), ("cat", "dog")])
+    assert len(two) == 16 and m.REPAIRED.decode(two.tokens[8]).startswith("the cat did")
+    with pytest.raises(ValueError, match="pairs: expected two different nouns of this task"):
+        m.REPAIRED.sentences([pair])
+
+
 @pytest.mark.parametrize("crosser", ["street", "castle"])
 def test_the_leaky_version_knows_who_may_cross(m, crosser):
     with pytest.raises(ValueError, match="as word 2"):

@@ -251,10 +251,17 @@ class Winograd:
     # --------------------------------------------------------------------------------- sentences
 
     def sentences(self, pairs: Iterable[tuple[str, str]] | None = None) -> Sentences:
-        """Each pair (None = all) with each adjective, pair by pair."""
+        """Each pair (crosser, crossed) (None = all) with each adjective, pair by pair."""
+        chosen = self.pairs if pairs is None else [tuple(pair) for pair in pairs]
+        known = set(self.pairs)
+        for pair in chosen:
+            if pair not in known:
+                raise ValueError(
+                    f"pairs: expected two different nouns of this task, crosser first, got {pair!r}"
+                )
         rows = [
-            [self._index[word] for word in (x, y, adjective)]
-            for x, y in (self.pairs if pairs is None else pairs)
+            [self._index[word] for word in (*pair, adjective)]
+            for pair in chosen
             for adjective in self.adjectives
         ]
         slots = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
