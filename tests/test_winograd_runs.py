@@ -119,6 +119,8 @@ def test_pairs_without_a_reverse_have_no_share_of_reverses():
 def test_tasks_by_name_or_by_words():
     assert winograd.task_of({"task": "repaired"}) is REPAIRED
     assert winograd.task_of({"task": OWN}) == Winograd(**OWN)
+    with pytest.raises(ValueError, match="task: expected one of leaky, repaired, got 'mended'"):
+        winograd.task_of({"task": "mended"})
 
 
 # --------------------------------------------------------------------------- one model taken apart

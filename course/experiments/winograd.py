@@ -15,6 +15,7 @@ import torch
 
 from course.experiments.runner import Config, Progress
 from course.experiments.seeds import each_seed
+from course.inputs import require_choice
 from course.tasks.winograd import (
     DECIDING,
     LEAKY,
@@ -113,9 +114,12 @@ def train_one(
 
 
 def task_of(config: Config) -> Winograd:
-    """The task that a config names."""
+    """The task that a config names, or spells out by its words."""
     task = config["task"]
-    return TASKS[task] if isinstance(task, str) else Winograd(**task)
+    if not isinstance(task, str):
+        return Winograd(**task)
+    require_choice("task", task, TASKS)
+    return TASKS[task]
 
 
 @torch.no_grad()
