@@ -259,6 +259,16 @@ _FRONTIER: list[tuple[str, str, dict[str, Any], bool]] = [
         )
         for D in (16, 32, 8)
     ],
+    # Additive writing as it stands in the formula: keys without a map, nothing divided.
+    *[
+        (
+            f"plain, D = {D}",
+            "linear",
+            {"feature_map": "identity", "normalize": False, "key_width": D},
+            False,
+        )
+        for D in (32, 16, 64, 8)
+    ],
 ]
 
 
@@ -268,7 +278,8 @@ def frontier() -> list[dict[str, Any]]:
     The control has a width-3 convolution for its first block. Mixers with scores get rotations for
     positions, all others a learned table: without, nothing could find the token before. In the
     control all have the table. Rates: from a pilot, in which 1e-3 was too slow; the second only for
-    what the first left unsolved. Three seeds where the two halves and the hybrid are compared.
+    what the first left unsolved. Three seeds where the two halves and the hybrid are compared. One
+    run more asks whether the hybrid needs its rotations.
     """
     first, second = 3e-3, 1e-2
     deciding = _FRONTIER[:4]
@@ -295,15 +306,23 @@ def frontier() -> list[dict[str, Any]]:
             for row in unsolved
             if row in alone and row is not hybrid
         ],
+        _frontier_run(hybrid, convolution=False, lr=first, positions="learned"),
     ]
 
 
 def _frontier_run(
-    row: tuple[str, str, dict[str, Any], bool], *, convolution: bool, lr: float, seed: int = 0
+    row: tuple[str, str, dict[str, Any], bool],
+    *,
+    convolution: bool,
+    lr: float,
+    seed: int = 0,
+    positions: str | None = None,
 ) -> dict[str, Any]:
     label, mixer, options, _ = row
     first = ("conv", {"width": 3}) if convolution else (mixer, options)
     scored = mixer in ("softmax", "window", "hybrid")
+    if positions is not None:
+        label += f", {positions} positions"
     return _recall_run(
         "frontier",
         f"{'conv + ' if convolution else ''}{label}, rate {lr:g}",
@@ -311,7 +330,7 @@ def _frontier_run(
         (mixer, options),
         seed=seed,
         # With the table softmax alone needs four times the steps.
-        model={"positions": "rope" if scored and not convolution else "learned"},
+        model={"positions": positions or ("rope" if scored and not convolution else "learned")},
         # halvings: mixed lengths, as Arora et al. train. On 256 tokens alone two blocks of softmax
         # learned nothing in 3,000 steps; on these they solve the task in about 300.
         training={"steps": 2000, "batch": 8, "halvings": 4, "lr": lr, "warmup": 100},
