@@ -22,10 +22,12 @@ from course.experiments import (
     RESULTS,
     configs,
     counts,
+    induction,
     language_model,
     load,
     recall,
     table,
+    winograd,
 )
 from course.experiments.runner import (
     Progress,
@@ -444,7 +446,10 @@ NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
 
 
 # Runs that take hours and are still being recorded: notebooks do not read them yet.
-AWAITED = [*configs("ladder", seed=2), *configs("ladder64"), *configs("frontier")]
+AWAITED = [
+    config for name in ("ladder64", "winograd", "circuits", "induction") for config in configs(name)
+]
+AWAITED += configs("ladder", seed=2)
 
 
 def test_every_declared_run_is_stored_and_nothing_else():
@@ -482,8 +487,11 @@ def test_a_stored_run_is_whole_small_and_says_where_it_ran(record):
 def parameters(config: dict) -> int:
     if config["experiment"] == "counts":
         return {"unigrams": 1024, "bigrams": 1024 * 1024}[config["label"]]
+    if config["experiment"] in ("winograd", "circuits"):
+        return winograd.parameters(config)
     if "task" in config:
-        return recall.build(config).parameter_counts()["total"]
+        module = induction if config["experiment"] == "induction" else recall
+        return module.build(config).parameter_counts()["total"]
     model = TransformerConfig.from_dict({"vocab_size": 1024, **config["model"]})
     return Transformer(model).parameter_counts()["total"]
 

@@ -410,6 +410,22 @@ def test_chunks_equal_the_loop(rule: str, T: int) -> None:
                 assert ((got - wanted).abs() <= 1e-10 * size).all(), (rule, T)
 
 
+@pytest.mark.parametrize("form", ["gated_loop", "gated_chunk", "delta_loop", "delta_chunk"])
+def test_forms_are_functions_of_rows(form: str) -> None:
+    """With any axes before the rows, none included: as a notebook calls them."""
+    q, k, v, x = inputs(100)
+    x = (x if "delta" in form else -x).unsqueeze(-1)
+    S = draw(B, H, D, Dv, seed=6)
+    out, after = getattr(memory, form)(q, k, v, S, x)
+    assert out.shape == v.shape and after.shape == S.shape
+    for place in ((), (0,), (1, 2)):
+        part = getattr(memory, form)(*(y[place] for y in (q, k, v, S, x)))
+        close(part[0], out[place], (form, place))
+        close(part[1], after[place], (form, place))
+    two = getattr(memory, form)(*(torch.cat([y, y]) for y in (q, k, v, S, x)))
+    close(two[0], torch.cat([out, out]), form)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", RULES)
 def test_gradcheck(rule: str, way: str) -> None:

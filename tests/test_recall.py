@@ -58,6 +58,15 @@ def test_leaks_are_what_the_rule_leaves_of_unit_values(m: Any) -> None:
         close(L[b, 0], K[b, 0].numpy() @ best, "least squares")
 
 
+def test_features_may_have_nothing_in_common(m: Any) -> None:
+    """Products of 0 are no negative ones; a row without any feature reads nothing."""
+    k = torch.tensor([[1.0, 0.0], [0.0, 0.5], [0.1, 0.1], [0.0, 0.0]])
+    L = m.leak_matrix(k, rule="divide")
+    wanted = [[1 / 1.1, 0, 0.1 / 1.1, 0], [0, 0.25 / 0.3, 0.05 / 0.3, 0]]
+    close(L[:2], torch.tensor(wanted), "rows", 1e-6)
+    assert not L[3].any()
+
+
 def test_leaks_of_orthonormal_keys(m: Any) -> None:
     """Exact up to N = d. One pair more has no state that is exact: its readings have rank d."""
     k = draw_keys(6, 6, keys="orthonormal", seed=2)[0]
@@ -126,6 +135,34 @@ def test_the_same_seed_gives_the_same_numbers(m: Any) -> None:
 def test_the_width_of_the_values_matters(m: Any) -> None:
     """Two pairs: E|g| · E|v| · E(1/|v|) is ½ · 4/π in three dimensions."""
     close(m.recall_error(2, 3, Dv=3, trials=20_000).mean, 2 / math.pi, "mean", 0.02)
+
+
+def test_features_have_length_1_but_where_they_are_divided(m: Any) -> None:
+    def first_is_loud(k: Tensor) -> Tensor:
+        loud = torch.tensor([1e6, 1.0, 1.0], dtype=k.dtype)
+        return loud[:, None] * get_feature_map("elu")(k)
+
+    def ask(feature_map: Any, **options: Any) -> Any:
+        return m.recall_error(3, 4, trials=50, feature_map=feature_map, **options)
+
+    assert ask(first_is_loud, rule="divide", age=2).mean < 1e-3
+    assert ask("elu", rule="divide", age=2).mean > 0.5
+    close(ask(first_is_loud).mean, ask("elu").mean, "add")
+
+
+def test_as_many_draws_as_asked_for_in_batches_that_stay_small(m: Any) -> None:
+    for n, d, Dv, at_once in ((500, 3, 2, 1), (2, 5000, 3, 26), (2, 3, 5000, 26), (2, 3, 4, 32768)):
+        sizes: list[int] = []
+
+        def note(k: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(len(k))
+            return k
+
+        trials = 2 * at_once + 1
+        m.recall_error(n, d, Dv=Dv, trials=trials, feature_map=note)
+        assert sum(sizes) == trials and max(sizes) <= at_once, (n, d, Dv, sizes)
+    one = m.recall_error(5, 4)
+    assert one == m.recall_error(5, 4, Dv=32, trials=2000, seed=0)
 
 
 def test_known_errors(m: Any) -> None:
@@ -277,6 +314,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"feature_map": 3}, "^feature_map: expected a name or a function, got int"),
         ({"feature_map": lambda k: k[:, 0]}, r"features \[3, 5, 'C'\], got \[3, 4\]"),
         ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
+        ({"feature_map": lambda k: "φ"}, r"^feature_map: expected features .*, got str"),
         ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
         ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
         ({"decay": 0.5, "rule": "delta"}, "^decay: expected 1 with rule='delta', got 0.5"),

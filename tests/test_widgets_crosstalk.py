@@ -160,15 +160,22 @@ def test_the_interval_holds_the_law_and_narrows_with_what_is_averaged() -> None:
 
 
 def test_laws_of_the_notebook() -> None:
-    """Written out again: the gate, similar keys, the best state."""
+    """Written out again: the gate, the delta rule, similar keys, the best state."""
     gate = compute(decay=0.9, N=64)
     ages = 0.9 ** np.arange(64)
     squares = [(1 - own) ** 2 + ((ages**2).sum() - own**2) / 32 for own in ages]
     assert gate["law"] == pytest.approx(np.sqrt(np.mean(squares)))
+    delta = compute(rule=DELTA, N=64)
+    kept, fourth = 31 / 32, 1 - 2 * 33 / (32 * 34)
+    squares = [
+        2 * (1 - kept**age) - kept ** (64 - age) * (kept**age - fourth**age) for age in range(64)
+    ]
+    assert delta["law"] == pytest.approx(np.sqrt(np.mean(squares)))
+    assert compute(rule=DELTA, beta=0.5)["law"] is None
     similar = compute(keys=VERY_SIMILAR, D=256)
     assert similar["law"] == pytest.approx(math.sqrt(15 * (0.8**2 + 0.2**2 / 255)))
     assert compute(rule=BEST, N=64)["law"] == pytest.approx(math.sqrt(0.5))
-    for arrays in (gate, similar):
+    for arrays in (gate, delta, similar):
         assert arrays["error"] == pytest.approx(arrays["law"], rel=0.05)
 
 
@@ -270,8 +277,8 @@ def test_the_sentence_carries_the_numbers() -> None:
     a = explorer.arrays
     leak = f"{a['weights'][a['read'], a['most']]:.2f}".replace("-", "−")
     assert explorer.status == (
-        f"Reading {a['read'] + 1} of 16: {100 * a['share']:.0f} % of what is read comes from other "
-        f"values, most from value {a['most'] + 1} (× {leak}); its own value × 1.00; error "
+        f"Reading {a['read'] + 1} of 16: {100 * a['share']:.0f} % of its squared length comes from "
+        f"other values, most from value {a['most'] + 1} (× {leak}); its own value × 1.00; error "
         f"{a['off']:.2f}. All readings, {a['draws']} draws: error 0.68 [{a['low']:.2f}, "
         f"{a['high']:.2f}]; law 0.68."
     )
@@ -279,13 +286,16 @@ def test_the_sentence_carries_the_numbers() -> None:
     assert a["share"] == pytest.approx(a["off"] ** 2 / (1 + a["off"] ** 2))
     explorer.set_values(keys=PERPENDICULAR, reading=NEWEST)
     assert explorer.status.startswith(
-        "Reading 16 of 16: 0 % of what is read comes from other values; its own value × 1.00; "
-        "error 0. All readings, "
+        "Reading 16 of 16: 0 % of its squared length comes from other values; its own value × "
+        "1.00; error 0. All readings, "
     )
     assert explorer.status.endswith(": error 0 [0, 0]; law 0.")
-    explorer.set_values(keys=RANDOM, rule=SOFTMAX)
-    assert ": under 1 % of what is read comes from other values; its" in explorer.status
-    assert explorer.status.endswith("; no law is derived here.")
+    explorer.set_values(keys=RANDOM, rule=SOFTMAX, N=64)
+    assert ": under 1 % of its squared length comes from other values; its" in explorer.status
+    a = explorer.arrays
+    assert a["error"] < 0.002 and explorer.status.endswith(
+        f": error {a['error']:.4f} [{a['low']:.4f}, {a['high']:.4f}]; no law is derived here."
+    )
     assert ", with no line of a law." in explorer.alt(explorer.values, explorer.arrays)
 
 
@@ -306,7 +316,8 @@ def test_what_is_drawn_are_the_arrays(values) -> None:
     N, read = len(arrays["weights"]), arrays["read"]
     assert np.array_equal(matrix.images[0].get_array(), arrays["weights"])
     norm = matrix.images[0].norm
-    assert norm(0) == 0.5 and norm(-1) == 0 and norm(1) == 1  # 0 has the middle colour
+    # 0 has the middle colour, and a quarter that of a half: the square root.
+    assert [norm(x) for x in (-1, -0.25, 0, 0.25, 1)] == [0, 0.25, 0.5, 0.75, 1]
     (frame,) = matrix.patches
     assert frame.get_y() + frame.get_height() / 2 == pytest.approx((read + 0.5) / N)
     assert str(read + 1) in [t.get_text() for t in matrix.texts if t.get_weight() == "bold"]

@@ -16,7 +16,7 @@ from course.checks.properties import Case, agrees, case, counts, normal, shaped
 
 def _erase(S: Tensor, K: Tensor, i: int) -> Tensor:
     own = _own(K, i)
-    if own.norm() < 1e-9 * K[i].norm():
+    if own.norm() <= 1e-9 * K[i].norm():
         return S
     return S - torch.outer(K[i], own @ S / (own @ own))
 
@@ -60,6 +60,8 @@ _TWINS = normal(5, 7, seed=5)
 _TWINS[3] = 2 * _TWINS[1]  # two others are alike, key 0 is free
 _BOUND = normal(5, 7, seed=6)
 _BOUND[2] = 0.6 * _BOUND[0] - 0.8 * _BOUND[4]
+_NOTHING = normal(4, 5, seed=14)
+_NOTHING[1] = 0
 _APART = torch.diag(torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64))
 _FREE = _written(normal(5, 8, seed=1), 2, seed=2, name="5 independent keys of width 8")
 _STUCK = _written(_BOUND, 2, seed=8, name="key 2 is a sum of keys 0 and 4")
@@ -110,6 +112,7 @@ ERASE = Exercise(
         "impossible": _erased(
             _STUCK,
             _written(normal(7, 4, seed=10), 3, seed=11, name="7 keys of width 4"),
+            _written(_NOTHING, 1, seed=15, name="key 1 is 0, so that it wrote nothing"),
             rule="several values of pair i leave this state, so return S as it is",
             hint="Is anything left of key i when its part along the others is taken off?",
         ),

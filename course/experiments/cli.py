@@ -16,8 +16,9 @@ from course.experiments.runner import ENGINES, RunFailed, run_sweep
 TOLERANCE = 1e-3
 CHECKED_STEPS = 10
 _READING = (
-    "train, held_out, best, …: perplexities, lower is better; accuracy, up to d tokens back, of N "
-    "pairs, …: shares of queries answered, higher is better; ±: spread over seeds"
+    "train, held_out, best, …: perplexities, lower is better; accuracy, right, up to d tokens "
+    "back, of N pairs, …: shares answered, higher is better; lowest, highest, solved: over the "
+    "seeds of one run; ±: spread over seeds"
 )
 
 

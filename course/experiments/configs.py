@@ -10,6 +10,9 @@ from course.values import require_choice
 
 _LANGUAGE_MODEL = "course.experiments.language_model:execute"
 _RECALL = "course.experiments.recall:execute"
+_WINOGRAD = "course.experiments.winograd:execute"
+_CIRCUITS = "course.experiments.circuits:execute"
+_INDUCTION = "course.experiments.induction:execute"
 
 
 def configs(name: str, *, seed: int | None = None) -> list[dict[str, Any]]:
@@ -256,6 +259,16 @@ _FRONTIER: list[tuple[str, str, dict[str, Any], bool]] = [
         )
         for D in (16, 32, 8)
     ],
+    # Additive writing as it stands in the formula: keys without a map, nothing divided.
+    *[
+        (
+            f"plain, D = {D}",
+            "linear",
+            {"feature_map": "identity", "normalize": False, "key_width": D},
+            False,
+        )
+        for D in (32, 16, 64, 8)
+    ],
 ]
 
 
@@ -265,7 +278,8 @@ def frontier() -> list[dict[str, Any]]:
     The control has a width-3 convolution for its first block. Mixers with scores get rotations for
     positions, all others a learned table: without, nothing could find the token before. In the
     control all have the table. Rates: from a pilot, in which 1e-3 was too slow; the second only for
-    what the first left unsolved. Three seeds where the two halves and the hybrid are compared.
+    what the first left unsolved. Three seeds where the two halves and the hybrid are compared. One
+    run more asks whether the hybrid needs its rotations.
     """
     first, second = 3e-3, 1e-2
     deciding = _FRONTIER[:4]
@@ -292,15 +306,23 @@ def frontier() -> list[dict[str, Any]]:
             for row in unsolved
             if row in alone and row is not hybrid
         ],
+        _frontier_run(hybrid, convolution=False, lr=first, positions="learned"),
     ]
 
 
 def _frontier_run(
-    row: tuple[str, str, dict[str, Any], bool], *, convolution: bool, lr: float, seed: int = 0
+    row: tuple[str, str, dict[str, Any], bool],
+    *,
+    convolution: bool,
+    lr: float,
+    seed: int = 0,
+    positions: str | None = None,
 ) -> dict[str, Any]:
     label, mixer, options, _ = row
     first = ("conv", {"width": 3}) if convolution else (mixer, options)
     scored = mixer in ("softmax", "window", "hybrid")
+    if positions is not None:
+        label += f", {positions} positions"
     return _recall_run(
         "frontier",
         f"{'conv + ' if convolution else ''}{label}, rate {lr:g}",
@@ -308,13 +330,118 @@ def _frontier_run(
         (mixer, options),
         seed=seed,
         # With the table softmax alone needs four times the steps.
-        model={"positions": "rope" if scored and not convolution else "learned"},
+        model={"positions": positions or ("rope" if scored and not convolution else "learned")},
         # halvings: mixed lengths, as Arora et al. train. On 256 tokens alone two blocks of softmax
         # learned nothing in 3,000 steps; on these they solve the task in about 300.
         training={"steps": 2000, "batch": 8, "halvings": 4, "lr": lr, "warmup": 100},
         task={"seq_len": 256, "n_pairs": 32, "vocab_size": 128},
         evaluate_every=100,
     )
+
+
+#: The models of the Winograd probes: label, what differs from one block, learning rate.
+_PROBED: list[tuple[str, dict[str, Any], float]] = [
+    ("mean", {"mixer": "mean", "norm": "none", "hidden": 0}, 2e-2),
+    ("mean + feed-forward", {"mixer": "mean", "norm": "none"}, 1e-2),
+    ("one block", {}, 2e-3),
+    ("two blocks", {"L": 2}, 2e-3),
+    ("normed mean + feed-forward", {"mixer": "mean"}, 1e-2),
+    *[
+        (label + blocks, {"mixer": mixer, "mixer_options": options, "L": L}, 2e-3)
+        for L, blocks in ((1, ""), (2, ", two blocks"))
+        for label, mixer, options in (
+            ("linear", "linear", {}),
+            ("window 10", "window", {"window": 10}),
+            ("delta", "delta", {}),
+            ("gated", "gated", {}),
+            ("hybrid", "hybrid", {"window": 10, "key_width": 8}),
+        )
+    ],
+]
+_PROBED_BLOCK = {"E": 64, "L": 1, "H": 4, "hidden": 64, "max_length": 18, "norm": "pre"}
+
+
+def winograd() -> list[dict[str, Any]]:
+    """Which noun does "it" mean: every mixer on both versions of the task (notebook 11).
+
+    Ten seeds a run; pairs held out in one order. Rates: from a pilot. A window of 10 reaches from
+    "so the" back to the second noun, but not to the first.
+    """
+    short = [row for row in _PROBED if row[1].get("L", 1) == 1 or row[0] == "two blocks"]
+    wide = ("one block, wide and long", {"hidden": 256}, 2e-3)
+    bare = ("two blocks, no feed-forward", {"L": 2, "hidden": 0}, 2e-3)
+    first = _PROBED[:4]
+    return [
+        *[_winograd_run("repaired", row, positions) for positions in _TWO for row in first],
+        *[_winograd_run("leaky", row, "learned") for row in first],
+        _winograd_run("repaired", bare, "learned"),
+        *[_winograd_run("repaired", row, positions) for positions in _TWO for row in _PROBED[4:]],
+        *[_winograd_run("leaky", row, "learned") for row in short[4:]],
+        *[_winograd_run("leaky", row, "none") for row in short],
+        _winograd_run("repaired", wide, "learned", steps=3000),
+    ]
+
+
+_TWO = ("learned", "none")
+
+
+def circuits() -> list[dict[str, Any]]:
+    """Two blocks on the repaired task, one seed a run, each taken apart (notebook 11)."""
+    two = _PROBED[3]
+    return [
+        _winograd_run("repaired", two, "learned")
+        | {"experiment": "circuits", "label": f"seed {seed}", "run": _CIRCUITS, "seed": seed}
+        for seed in range(10)
+    ]
+
+
+def induction() -> list[dict[str, Any]]:
+    """A text that repeats itself with a random period: who continues it, from when on (11).
+
+    Attention only. The last run has one period for all texts: there a single layer suffices.
+    """
+    two = {"mixer": ["conv", "softmax"], "mixer_options": [{"width": 2}, {}], "L": 2}
+    sizes = {"seq_len": 40, "vocab_size": 32}
+    random, fixed = {"shortest": 6, "longest": 20}, {"shortest": 13, "longest": 13}
+    rows: list[tuple[str, dict[str, Any], dict[str, int]]] = [
+        ("two layers", {"L": 2}, random),
+        ("one layer", {"L": 1}, random),
+        ("convolution of width 2, one layer", two, random),
+        ("one layer, one period for all", {"L": 1}, fixed),
+    ]
+    model = {"E": 64, "H": 4, "hidden": 0, "positions": "learned", "norm": "pre"}
+    return [
+        {
+            "experiment": "induction",
+            "label": label,
+            "run": _INDUCTION,
+            "seed": 0,
+            "seeds": 10,
+            "task": sizes | periods,
+            "model": copy.deepcopy(model | change),
+            "training": {"steps": 600, "batch": 64, "lr": 2e-3},
+            "evaluate_every": 20,
+        }
+        for label, change, periods in rows
+    ]
+
+
+def _winograd_run(
+    task: str, row: tuple[str, dict[str, Any], float], positions: str, *, steps: int = 1000
+) -> dict[str, Any]:
+    label, change, lr = row
+    return {
+        "experiment": "winograd",
+        "label": f"{task}, {label}{', no positions' if positions == 'none' else ''}",
+        "run": _WINOGRAD,
+        "seed": 0,
+        "seeds": 10,
+        "task": task,
+        "held_out": 4,
+        "model": copy.deepcopy(_PROBED_BLOCK | {"positions": positions} | change),
+        "training": {"steps": steps, "batch": 64, "lr": lr},
+        "evaluate_every": 50,
+    }
 
 
 _ONE_BLOCK = {
@@ -346,4 +473,7 @@ EXPERIMENTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "norms": norms,
     "recall": recall,
     "frontier": frontier,
+    "winograd": winograd,
+    "circuits": circuits,
+    "induction": induction,
 }

@@ -60,20 +60,19 @@ def leak_matrix(
     require_floating("k", k)
     if k.ndim < 2:
         raise ValueError(f"k: expected at least 2 axes [..., N, C], got shape {list(k.shape)}")
-    G = k @ k.mT
+    N, G = k.shape[-2], k @ k.mT
     if rule == "softmax":
         return torch.softmax(beta * G, -1)
     if rule == "least_squares":
         return k @ torch.linalg.pinv(k)
     if rule == "delta":
         # S = Kᵀ A: course.memory.delta_chunk with the values I, once a pass, as one chunk.
-        A, one = torch.zeros_like(G), torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+        A, one = torch.zeros_like(G), torch.ones_like(G[..., 0]).diag_embed()
+        L = (beta * G).tril(-1)
         for _ in range(passes):
-            A = A + solve_triangular(
-                beta * G.tril(-1), beta * (one - G @ A), upper=False, unitriangular=True
-            )
+            A = A + solve_triangular(L, beta * (one - G @ A), upper=False, unitriangular=True)
         return G @ A
-    faded = G * decay ** torch.arange(G.shape[-1] - 1, -1, -1, device=G.device).to(G)
+    faded = G * decay ** torch.arange(N - 1, -1, -1, device=G.device).to(G)
     if rule == "add":
         return faded
     if (G < 0).any():
@@ -101,7 +100,7 @@ def draw_keys(
     """
     require_positive("trials", trials)
     _require_keys(n_pairs, d, seed, keys, cosine)
-    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator("cpu").manual_seed(int(seed)))
+    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator().manual_seed(int(seed)))
 
 
 def recall_error(
@@ -126,7 +125,7 @@ def recall_error(
     Keys are drawn as by :func:`draw_keys`. ``values [n_pairs, Dv]``: ``gaussian`` or ``onehot``
     (labels). ``rule`` with ``decay``, ``beta``, ``passes``: see :func:`leak_matrix`.
     ``feature_map``: a name, or a function from keys to features ``[..., n_pairs, C]``; features are
-    scaled to length 1 but with ``divide``. ``age``: only the pair that so many others were
+    scaled to length 1 except with ``divide``. ``age``: only the pair that so many others were
     written after (None: all of them).
 
     The same arguments give the same numbers; no other random state is read or moved. Raises
@@ -145,7 +144,7 @@ def recall_error(
         if age >= n_pairs:
             raise ValueError(f"age: expected at most n_pairs − 1 = {n_pairs - 1}, got {age}")
     read = slice(None) if age is None else slice(n_pairs - 1 - age, n_pairs - age)
-    generator = torch.Generator("cpu").manual_seed(int(seed))
+    generator = torch.Generator().manual_seed(int(seed))
     at_once = max(1, _AT_ONCE // (n_pairs * max(n_pairs, d, Dv)))
     errors, lengths = [], []
     for first in range(0, trials, at_once):

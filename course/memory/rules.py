@@ -94,8 +94,8 @@ def delta_chunk(
     """
     out, rows = [], (x.split(size, -2) for x in (Q, K, V, beta))
     for q, k, v, b in zip(*rows, strict=True):
-        L = (b * (k @ k.mT)).tril(-1)
-        new = solve_triangular(L, b * (v - k @ S), upper=False, unitriangular=True)  # of I + L
+        before = (b * (k @ k.mT)).tril(-1)  # the system is I + before
+        new = solve_triangular(before, b * (v - k @ S), upper=False, unitriangular=True)
         out.append(q @ S + (q @ k.mT).tril() @ new)
         S = S + k.mT @ new
     return torch.cat(out, -2), S
@@ -250,7 +250,7 @@ def delta_attention(
 
     ``q, k [B,H,T,D]``, ``v [B,H,T,Dv]``, ``beta [B,H,T]`` → ``[B,H,T,Dv]`` in the dtype of ``q``,
     and with ``return_state`` the pair (output, :class:`DeltaState`). Keys are taken as they come:
-    β|k|² = 1 stores the newest value exactly, and above 2 the state grows without limit, so give
+    β|k|² = 1 stores the newest value exactly, and above 2 the state can grow without limit, so give
     keys of length 1 and β in [0, 1]. The state is kept in float32 (float64 for float64 inputs).
     ``key_mask [B,T]``: boolean, True = a real token; padding leaves the state as it is. ``form``:
     ``chunk`` (chunks of ``chunk_size``, None = 64) or ``loop``, the same result, slowly.

@@ -181,7 +181,7 @@ def leaks(matrices: Mapping[str, object], names: Sequence[str], *, columns: int 
 
     All share one scale around 0; rows of three (``columns``) stand under each other. Each title
     has the error, the root of the mean square of a row of L − I: for independent random values of
-    one size that is how wrong a reading is. Raises ``ValueError`` for another shape.
+    one size with mean 0 that is how wrong a reading is. Raises ``ValueError`` for another shape.
     """
     require_some("matrices", matrices)
     arrays = {title: as_array(title, L, ndim=2) for title, L in matrices.items()}
@@ -258,7 +258,9 @@ def what_is_left(
         canvas.text(rule, at=place.above(0.4), points=10.5, bold=True)
         for column, write in enumerate(writes):
             canvas.text(write, at=place.column(column).below(0.35), points=8.5, literal=True)
+        canvas.text("written, in this order →", at=place.below(2.2), points=8.5)
         if first:
+            canvas.text("reading of", at=Spot(place.x - 0.6, place.y - 0.4, 1, 1), points=8.5)
             for row, reading in enumerate(readings):
                 canvas.text(reading, at=place.row(row).before(0.6), points=9.5, literal=True)
     told = "; ".join(

@@ -1,8 +1,8 @@
 """Small trained models that come with the course, each in one file of at most 2 MB.
 
 A file holds the weights in float16 (``safetensors``, which can hold nothing that runs) and, as
-text, the record of the run that made them and the tokenizer. ``course pretrained make NAME``
-repeats the run.
+text, the record of the run that made them and its words. ``course pretrained make NAME`` repeats
+the run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,24 +19,23 @@ from safetensors.torch import save
 
 from course.config import TransformerConfig
 from course.inputs import require_choice
+from course.tasks.winograd import Winograd
 from course.transformer import Transformer
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 FOLDER = Path(__file__).parent
-NAMES = ("shakespeare",)
+NAMES = ("shakespeare", "winograd")
 
 
 class Pretrained(NamedTuple):
     """A trained model in eval mode, its tokenizer and the record of its run.
 
-    ``tokenizer``: ``encode(text).ids`` and ``decode(ids)``. ``record``: ``config``, ``curve``,
-    ``result``, ``sample``, as of :func:`course.experiments.load`.
+    ``tokenizer``: for Shakespeare ``encode(text).ids`` and ``decode(ids)``, for the Winograd probes
+    the task, a :class:`~course.tasks.winograd.Winograd`. ``record``: ``config``, ``curve``,
+    ``result``, …, as of :func:`course.experiments.load`.
     """
 
     model: Transformer
-    tokenizer: Tokenizer
+    tokenizer: Any
     record: dict[str, Any]
 
 
@@ -47,8 +46,6 @@ def load(name: str, *, folder: Path | None = None) -> Pretrained:
     most. ``folder``: where to look instead of in the package. Raises ``ValueError`` for an
     unknown name and ``FileNotFoundError`` or ``ValueError`` for a file that is missing or damaged.
     """
-    from tokenizers import Tokenizer  # heavy, and only this needs it
-
     require_choice("name", name, NAMES)
     path = (FOLDER if folder is None else Path(folder)) / f"{name}.safetensors"
     if not path.is_file():
@@ -61,14 +58,25 @@ def load(name: str, *, folder: Path | None = None) -> Pretrained:
         model = Transformer(TransformerConfig.from_dict(json.loads(about["model"])))
         model.to("cpu", torch.float32)  # also where a notebook has chosen other defaults
         model.load_state_dict(weights)
-        tokenizer = Tokenizer.from_str(about["tokenizer"])
+        tokenizer = _tokenizer(name, about["tokenizer"])
     except (SafetensorError, KeyError, TypeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{path}: expected a stored model, got a damaged file ({error})") from None
     return Pretrained(model.eval(), tokenizer, record)
 
 
+def _tokenizer(name: str, stored: str) -> Any:
+    if name == "winograd":
+        return Winograd(**json.loads(stored))
+    from tokenizers import Tokenizer  # heavy, and only this needs it
+
+    return Tokenizer.from_str(stored)
+
+
 def store(path: Path, model: Transformer, tokenizer_json: str, record: dict[str, Any]) -> None:
-    """Write ``path`` whole or not at all; ``model`` itself is left as it is."""
+    """Write ``path`` whole or not at all; ``model`` itself is left as it is.
+
+    ``tokenizer_json``: of a tokenizer, or the fields of a Winograd task.
+    """
     weights = {
         key: tensor.detach().cpu().to(torch.float16).contiguous()
         for key, tensor in model.state_dict().items()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 #: The run whose model is kept under each name: experiment, label, seed.
-RUNS = {"shakespeare": ("ladder", "+ second block", 1)}
+RUNS = {"shakespeare": ("ladder", "+ second block", 1), "winograd": ("circuits", "seed 0", 0)}
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -20,9 +21,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     actions.add_parser("list", help="each model, and what it writes").set_defaults(run=_list)
     make = actions.add_parser(
         "make",
-        help="train a model again and store it (ten minutes or more)",
+        help="train a model again and store it (winograd: a minute, shakespeare: ten or more)",
         description="Repeat the run of which the model was kept, and store the model in a folder "
-        "of yours. It needs the text of the run: course data fetch.",
+        "of yours. For shakespeare it needs the text of the run: course data fetch.",
     )
     make.add_argument("name", choices=RUNS)
     make.add_argument("--out", type=Path, required=True, help="folder for NAME.safetensors")
@@ -34,10 +35,10 @@ def _list(arguments: argparse.Namespace) -> int:
 
     for name, (experiment, label, seed) in RUNS.items():
         model, _, record = load(name)
-        held_out = record["result"]["held_out"]
-        print(f"{name}: {experiment}, {label}, seed {seed}; held-out perplexity {held_out:.1f}")
+        print(f"{name}: {experiment}, {label}, seed {seed}; {_reached(record['result'])}")
         print(f"  {model.parameter_counts()['total']:,} parameters, recorded {record['date']}")
-        print("  it writes: " + record["sample"].replace("\n", "\n  | "))
+        if "sample" in record:
+            print("  it writes: " + record["sample"].replace("\n", "\n  | "))
     return 0
 
 
@@ -47,14 +48,14 @@ def _make(arguments: argparse.Namespace) -> int:
     from course.experiments.configs import configs
     from course.experiments.runner import Progress, record_of
     from course.pretrained import store
-    from course.tasks.text import TextUnavailable, WrongText, load_shakespeare
+    from course.tasks.text import TextUnavailable, WrongText
 
     experiment, label, seed = RUNS[arguments.name]
     config = next(run for run in configs(experiment, seed=seed) if run["label"] == label)
     path = arguments.out / f"{arguments.name}.safetensors"
     models: list = []
     try:
-        tokenizer = load_shakespeare().tokenizer_json
+        tokenizer = _tokenizer_json(config)
         with tqdm(total=config["training"]["steps"], unit="step") as bar:
 
             def report(step: int) -> None:
@@ -65,5 +66,25 @@ def _make(arguments: argparse.Namespace) -> int:
         print(error)
         return 1
     store(path, models[0], tokenizer, record)
-    print(f"{path}: held-out perplexity {record['result']['held_out']}, {record['seconds']:.0f} s")
+    print(f"{path}: {_reached(record['result'])}, {record['seconds']:.0f} s")
     return 0
+
+
+def _tokenizer_json(config: dict[str, Any]) -> str:
+    """The words of a run, as a stored model holds them."""
+    if "task" not in config:
+        from course.tasks.text import load_shakespeare
+
+        return load_shakespeare().tokenizer_json
+    import json
+    from dataclasses import asdict
+
+    from course.experiments.winograd import task_of
+
+    return json.dumps(asdict(task_of(config)))
+
+
+def _reached(result: dict[str, Any]) -> str:
+    if "held_out" in result:
+        return f"held-out perplexity {result['held_out']:.1f}"
+    return f"{100 * result['right']:.1f} % of the held-out sentences right"

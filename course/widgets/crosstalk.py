@@ -283,8 +283,8 @@ class CrosstalkExplorer(Explorer):
             whose = f", most from value {most + 1} (× {_weight(arrays['weights'][read, most])})"
         law = "no law is derived here" if arrays["law"] is None else f"law {_text(arrays['law'])}"
         return (
-            f"Reading {read + 1} of {N}: {_percent(arrays['share'])} of what is read comes from "
-            f"other values{whose}; its own value × {_weight(arrays['own'])}; error "
+            f"Reading {read + 1} of {N}: {_percent(arrays['share'])} of its squared length comes "
+            f"from other values{whose}; its own value × {_weight(arrays['own'])}; error "
             f"{_text(arrays['off'])}. All readings, {arrays['draws']} draws: error "
             f"{_text(arrays['error'])} [{_text(arrays['low'])}, {_text(arrays['high'])}]; {law}."
         )
@@ -311,7 +311,9 @@ def _square(x: Any) -> Any:
 def _text(error: float) -> str:
     if error < _NONE:
         return "0"
-    return "under 0.001" if error < 0.0005 else number(error, 2 if error > 0.0995 else 3)
+    if error < 0.00005:
+        return "under 0.0001"
+    return number(error, 2 if error > 0.0995 else 3 if error > 0.00995 else 4)
 
 
 def _weight(weight: float) -> str:
