@@ -16,7 +16,8 @@ from course.plots.places import Spot
 from course.plots.style import COLOURS, INK, QUIET, Picture, new_figure, styled
 
 BYTES = 4  # of a number in float32
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", "p")
+MARKS_IN = (*COLOURS, INK, QUIET, "#882255", "#999933")  # their colours; no two alike
 
 
 def recall_task(words: Sequence[str], asked: Sequence[int]) -> Picture:
@@ -284,10 +285,7 @@ def frontier(
     mixers = list(dict.fromkeys(mixer for panel in groups.values() for mixer in panel))
     if len(mixers) > len(MARKERS):
         raise ValueError(f"groups: expected at most {len(MARKERS)} mixers, got {len(mixers)}")
-    looks = {
-        mixer: (MARKERS[place], (*COLOURS, INK, QUIET, "#882255")[place])
-        for place, mixer in enumerate(mixers)
-    }
+    looks = {mixer: (MARKERS[place], MARKS_IN[place]) for place, mixer in enumerate(mixers)}
     upright = {name: as_array(name, bytes_) for name, bytes_ in (sizes or {}).items()}
     for name, bytes_ in upright.items():
         if bytes_.shape != (len(groups),):
@@ -320,7 +318,7 @@ def frontier(
         _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 9)
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 10)
     )
     return Picture(
         figure,
