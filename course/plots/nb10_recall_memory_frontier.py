@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -317,8 +318,12 @@ def frontier(
         axes.set_title(title)
         _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
+    lines = math.ceil(len(mixers) * (5 + max(map(len, mixers))) / (13 * size[0]))
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 10)
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=math.ceil(len(mixers) / lines),
     )
     return Picture(
         figure,
