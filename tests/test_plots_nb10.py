@@ -24,7 +24,7 @@ GROUPS = {
     },
     "another": {"window": [(3_200, 0.03, 0.03, 0.03)], "softmax": [(196_000, 0.95, 0.9, 1.0)]},
 }
-NINE = {"all": {name: [(10.0 ** (2 + n / 2), n / 9, 0, 1)] for n, name in enumerate("abcdefghi")}}
+TEN = {"all": {name: [(10.0 ** (2 + n / 2), n / 10, 0, 1)] for n, name in enumerate("abcdefghij")}}
 
 DRAW = {
     "task": lambda: plots.recall_task(CHAT, asked=[7, 10, 12]),
@@ -41,7 +41,7 @@ DRAW = {
         sizes={"least": [22, 22], "N = C": [8_800, 17_000]},
         levels={"1 in 48": 1 / 48, "b": 0.096},
     ),
-    "nine mixers": lambda: plots.frontier(NINE, size=(6.6, 4.0)),
+    "ten mixers": lambda: plots.frontier(TEN, size=(6.6, 4.0)),
 }
 
 
@@ -172,9 +172,9 @@ def test_a_mixer_has_one_mark_and_colour_in_all_panels_and_no_two_share_one(pict
         for line, mixer in zip(drawn, panel, strict=True):
             looks.setdefault(mixer, set()).add((line.get_marker(), line.get_color()))
     assert all(len(look) == 1 for look in looks.values())
-    nine = [line for line in pictures["nine mixers"].figure.axes[0].lines]
-    assert len({line.get_marker() for line in nine}) == 9
-    assert len({line.get_color() for line in nine}) == 9
+    ten = [line for line in pictures["ten mixers"].figure.axes[0].lines]
+    assert len({line.get_marker() for line in ten}) == 10
+    assert len({line.get_color() for line in ten}) == 10
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_a_mixer_has_one_mark_and_colour_in_all_panels_and_no_two_share_one(pict
         (lambda: plots.frontier({"p": {"elu": [(1, 0.5)]}}), "elu: expected rows of bytes"),
         (lambda: plots.frontier(GROUPS, sizes={"x": [1]}), "x: expected 2 sizes, got shape"),
         (
-            lambda: plots.frontier({"p": {name: [(1, 0, 0, 0)] for name in "abcdefghij"}}),
-            "groups: expected at most 9 mixers, got 10",
+            lambda: plots.frontier({"p": {name: [(1, 0, 0, 0)] for name in "abcdefghijk"}}),
+            "groups: expected at most 10 mixers, got 11",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from course.plots.places import Spot
 from course.plots.style import COLOURS, INK, QUIET, Picture, new_figure, styled
 
 BYTES = 4  # of a number in float32
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", "h")
 
 
 def recall_task(words: Sequence[str], asked: Sequence[int]) -> Picture:
@@ -285,7 +285,7 @@ def frontier(
     if len(mixers) > len(MARKERS):
         raise ValueError(f"groups: expected at most {len(MARKERS)} mixers, got {len(mixers)}")
     looks = {
-        mixer: (MARKERS[place], (*COLOURS, INK, QUIET, "#882255")[place])
+        mixer: (MARKERS[place], (*COLOURS, INK, QUIET, "#882255", "#8C6D1F")[place])
         for place, mixer in enumerate(mixers)
     }
     upright = {name: as_array(name, bytes_) for name, bytes_ in (sizes or {}).items()}
@@ -320,7 +320,7 @@ def frontier(
         _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 9)
+        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 10)
     )
     return Picture(
         figure,
@@ -370,13 +370,14 @@ def _lines(axes: Axes, sizes: Mapping[str, float], levels: Mapping[str, float]) 
             va="top",
             fontsize=8.5,
         )
+    # Names of levels stand right of the first upright line, so that it does not cross them.
+    first = min(sizes.values(), default=least)
     for name, height in levels.items():
         axes.axhline(height, color=QUIET, linestyle=(0, (2, 2)), linewidth=1.1, zorder=1)
         axes.annotate(
             name,
-            (0.01, height),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 2),
+            (min(first, least), height),
+            xytext=(20, 2),
             textcoords="offset points",
             va="bottom",
             fontsize=8.5,
