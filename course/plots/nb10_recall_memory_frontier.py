@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,8 +16,7 @@ from course.plots.places import Spot
 from course.plots.style import COLOURS, INK, QUIET, Picture, new_figure, styled
 
 BYTES = 4  # of a number in float32
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", "p")
-MARKS_IN = (*COLOURS, INK, QUIET, "#882255", "#999933")  # their colours; no two alike
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", "h")
 
 
 def recall_task(words: Sequence[str], asked: Sequence[int]) -> Picture:
@@ -286,7 +284,10 @@ def frontier(
     mixers = list(dict.fromkeys(mixer for panel in groups.values() for mixer in panel))
     if len(mixers) > len(MARKERS):
         raise ValueError(f"groups: expected at most {len(MARKERS)} mixers, got {len(mixers)}")
-    looks = {mixer: (MARKERS[place], MARKS_IN[place]) for place, mixer in enumerate(mixers)}
+    looks = {
+        mixer: (MARKERS[place], (*COLOURS, INK, QUIET, "#882255", "#8C6D1F")[place])
+        for place, mixer in enumerate(mixers)
+    }
     upright = {name: as_array(name, bytes_) for name, bytes_ in (sizes or {}).items()}
     for name, bytes_ in upright.items():
         if bytes_.shape != (len(groups),):
@@ -318,13 +319,8 @@ def frontier(
         axes.set_title(title)
         _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
-    lines = math.ceil(len(mixers) * (5 + max(map(len, mixers))) / (13 * size[0]))
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside lower center",
-        ncols=math.ceil(len(mixers) / lines),
-    )
+    columns = len(handles) if len(handles) < 7 else -(-len(handles) // 2)  # at most two rows
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return Picture(
         figure,
         finding=f"The smallest state that answers {enough:g} of the questions. {'; '.join(told)}.",
@@ -373,13 +369,14 @@ def _lines(axes: Axes, sizes: Mapping[str, float], levels: Mapping[str, float]) 
             va="top",
             fontsize=8.5,
         )
+    # Names of levels stand right of the first upright line, so that it does not cross them.
+    first = min(sizes.values(), default=least)
     for name, height in levels.items():
         axes.axhline(height, color=QUIET, linestyle=(0, (2, 2)), linewidth=1.1, zorder=1)
         axes.annotate(
             name,
-            (0.01, height),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 2),
+            (min(first, least), height),
+            xytext=(20, 2),
             textcoords="offset points",
             va="bottom",
             fontsize=8.5,
