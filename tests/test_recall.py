@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,19 @@ def test_leaks_in_the_limits(m: Any) -> None:
     assert m.leak_matrix(2 * k, rule="delta", passes=12).abs().max() > 1e20
 
 
+@pytest.mark.parametrize("rule", ["add", "divide", "delta", "softmax", "least_squares"])
+def test_leaks_in_half_precision(rule: str) -> None:
+    """The dtype of the keys, and the rounding of the result alone; autocast changes nothing."""
+    k = draw_keys(9, 14, seed=4)[0].abs()
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        got = leak_matrix(k.to(dtype), rule=rule)
+        assert got.dtype == dtype
+        wanted = leak_matrix(k.to(dtype).double(), rule=rule)
+        close(got, wanted, (rule, dtype), 16 * torch.finfo(dtype).eps)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(leak_matrix(k.float(), rule=rule), got)
+
+
 # The error of recall
 
 
@@ -123,6 +137,30 @@ def test_the_same_seed_gives_the_same_numbers(m: Any) -> None:
         assert not m.draw_keys(3, 4).is_meta
 
 
+def test_any_kind_of_number_gives_the_same(m: Any) -> None:
+    """NumPy's int8 holds 127 and a product of sizes does not fit; a fraction is a number too."""
+    small = np.int8
+    one = m.recall_error(100, 90, Dv=3, trials=5, seed=7, rule="delta", beta=0.5, age=3)
+    assert one == m.recall_error(
+        small(100), small(90), Dv=small(3), trials=small(5), seed=small(7), rule="delta",
+        beta=Fraction(1, 2), age=small(3),
+    )  # fmt: skip
+    options = {"trials": 5, "keys": "correlated"}
+    one = m.recall_error(9, 4, cosine=0.5, decay=0.75, **options)
+    other = {"cosine": np.float16(0.5), "decay": np.float16(0.75)}
+    assert one == m.recall_error(9, 4, **other, **options)
+    assert torch.equal(m.draw_keys(3, 4), m.draw_keys(small(3), small(4), trials=small(1)))
+
+
+def test_features_in_another_dtype_are_read_too(m: Any) -> None:
+    for rule in ("add", "divide"):
+        one, other = (
+            m.recall_error(5, 4, trials=9, rule=rule, feature_map=fm)
+            for fm in (torch.exp, lambda k: k.float().exp())
+        )
+        close(other[:4], one[:4], rule, 1e-6)
+
+
 def test_the_width_of_the_values_matters(m: Any) -> None:
     """Two pairs: E|g| · E|v| · E(1/|v|) is ½ · 4/π in three dimensions."""
     close(m.recall_error(2, 3, Dv=3, trials=20_000).mean, 2 / math.pi, "mean", 0.02)
@@ -149,8 +187,11 @@ def test_where_nothing_is_derived_there_is_no_law(m: Any) -> None:
         {"rule": "softmax"},
         {"rule": "least_squares", "keys": "correlated", "cosine": 0.4, "values": "onehot"},
         {"feature_map": torch.nn.Identity()},
+        # In a plane there are two of these keys, and a draw may hold one of them alone.
+        {"d": 2, "rule": "least_squares", "keys": "correlated", "cosine": 0.4},
     ):
-        assert m.recall_error(5, 4, trials=2, **options).law is None, options
+        options = {"n_pairs": 5, "d": 4} | options
+        assert m.recall_error(trials=2, **options).law is None, options
 
 
 def test_the_law_of_the_gate(m: Any) -> None:
@@ -199,6 +240,11 @@ def test_the_laws_hold(m: Any) -> None:
             assert abs(found.rms - found.law) <= tolerance, (n, d, options, found)
 
 
+def test_a_law_beyond_the_largest_number_is_infinite(m: Any) -> None:
+    options = {"keys": "orthonormal", "rule": "delta", "beta": 3.0, "passes": 2000}
+    assert m.recall_error(2, 3, trials=2, **options).law == math.inf
+
+
 def test_maps_and_their_price(m: Any) -> None:
     """Additive writing of 32 pairs at d = 32: elu+1 5.4, Taylor 2.3, squares minus their trace."""
     options = {"trials": 400}
@@ -238,6 +284,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"Dv": 0}, "^Dv: expected a whole number of at least 1, got 0"),
         ({"trials": 1}, "^trials: expected a whole number of at least 2, got 1"),
         ({"seed": -1}, "^seed: expected a whole number of at least 0, got -1"),
+        ({"seed": 2**64}, r"^seed: expected below 2\^64, got 18446744073709551616"),
         ({"keys": "unit"}, "^keys: expected one of gaussian, orthonormal, correlated, got 'unit'"),
         ({"keys": "orthonormal"}, "^n_pairs: expected at most d = 4 orthonormal keys, got 5"),
         ({"keys": "correlated"}, "^cosine: expected a finite number above 0, got None"),
@@ -251,6 +298,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"feature_map": 3}, "^feature_map: expected a name or a function, got int"),
         ({"feature_map": lambda k: k[:, 0]}, r"features \[3, 5, 'C'\], got \[3, 4\]"),
         ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
+        ({"feature_map": lambda k: k > 0}, "^feature_map: expected floating-point numbers, got"),
         ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
         ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
         ({"decay": 0.5, "rule": "delta"}, "^decay: expected 1 with rule='delta', got 0.5"),
@@ -283,6 +331,8 @@ def test_errors_of_leaks_and_keys() -> None:
         leak_matrix(k[0], rule="add")
     with pytest.raises(ValueError, match="^k: expected floating-point"):
         leak_matrix(k.long(), rule="add")
+    with pytest.raises(ValueError, match="^k: expected finite numbers .*, got inf or NaN"):
+        leak_matrix(k * math.nan, rule="least_squares")
     with pytest.raises(ValueError, match="^trials: expected a whole number of at least 1, got 0"):
         draw_keys(5, 4, trials=0)
     with pytest.raises(ValueError, match="^n_pairs: expected at most d = 4 orthonormal keys"):
