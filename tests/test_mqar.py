@@ -107,6 +107,53 @@ def test_impossible_sizes_are_refused_with_the_inequality(m, changes, message):
             m.mqar_batches(2, **(SIZES | changes))
 
 
+def test_numpys_small_integers_do_not_overflow(m):
+    small, options = np.int8, {"vocab_size": 120, "n_pairs": 40}
+    for make in (m.make_mqar, m.mqar_batches):
+        seed = {"seed": 0} if make is m.make_mqar else {}
+        with pytest.raises(ValueError, match="got 4·40 = 160 > 120"):
+            make(small(2), seq_len=small(120), **(options | {"n_pairs": small(40)} | seed))
+    wanted = m.make_mqar(2, seq_len=300, vocab_size=190, n_pairs=70, seed=5)
+    got = m.make_mqar(
+        small(2), seq_len=np.int16(300), vocab_size=np.uint8(190), n_pairs=small(70), seed=small(5)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    with pytest.raises(ValueError, match=r"multiple of 2\^halvings = 1024, got 120"):
+        m.mqar_batches(2, seq_len=small(120), n_pairs=small(30), vocab_size=120, halvings=small(10))
+
+
+def test_the_default_device_does_not_matter(m):
+    inputs, targets = m.make_mqar(2, **SIZES, seed=0)
+    gap, batch = m.distances(inputs, targets), m.mqar_batches(2, **SIZES)(torch.Generator())
+    assert m.distances(inputs.to("meta"), targets.to("meta")).is_meta
+    with torch.device("meta"):
+        assert torch.equal(m.distances(inputs, targets), gap)
+        again = m.mqar_batches(2, **SIZES)(torch.Generator("cpu"))
+    assert torch.equal(again[0], batch[0])
+
+
+def test_texts_of_other_shapes_and_masks_that_are_none_are_refused(m):
+    inputs, targets = m.make_mqar(3, **SIZES, seed=0)
+    whole = torch.ones_like(targets)
+
+    def model(rows):
+        return torch.zeros(*rows.shape, 32)
+
+    for call, words in (
+        (lambda: m.solve(inputs[0]), r"inputs: expected 2 axes \[n T\], got 1"),
+        (lambda: m.distances(inputs, targets[:1]), "inputs and targets: .* axis n, got .* has 3"),
+        (lambda: m.told_by_context(inputs, targets[:, 1:]), "inputs and targets: .* axis T"),
+        (lambda: m.accuracy(inputs.mT, targets), "predicted and targets: .* axis n, .* has 40"),
+        (lambda: m.accuracy(inputs, targets, whole), "among: expected a boolean tensor"),
+        (lambda: m.accuracy(inputs, targets, whole[0] > 0), r"among: expected 2 axes \[n T\]"),
+        (lambda: m.split_loss(model, inputs, targets, whole), "told: expected a boolean tensor"),
+        (lambda: m.split_loss(model, inputs, targets[:2], whole > 0), "inputs and targets: .* n"),
+        (lambda: m.split_loss(model, inputs, targets, whole[:2] > 0), "told and targets: .* n"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
 def test_the_largest_that_fits_is_made(m):
     inputs, targets = m.make_mqar(5, seq_len=48, n_pairs=12, vocab_size=32, seed=0)
     assert (targets != -100).sum() == 5 * 12
@@ -211,6 +258,9 @@ def test_what_the_context_could_have_told(m):
         pairs = list(pairwise(row))
         assert marks == [pair in pairs[:t] for t, pair in enumerate(pairs)]
     assert m.told_by_context(words[:0, :-1], words[:0, 1:]).shape == (0, 30)
+    # The number of a pair needs more room than a token.
+    letters = 250 + words.to(torch.uint8)
+    assert torch.equal(m.told_by_context(letters[:, :-1], letters[:, 1:]), told)
 
 
 def test_the_split_loss_adds_up_and_sees_who_recalls(m):
