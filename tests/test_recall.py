@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from fractions import Fraction
 from typing import Any
 
@@ -73,6 +74,13 @@ def test_leaks_of_orthonormal_keys(m: Any) -> None:
         L = m.leak_matrix(k, rule=rule)
         assert torch.linalg.matrix_rank(L) == 6
         assert (torch.eye(7) - L).square().sum() > 1, rule
+
+
+def test_a_key_without_a_feature_in_common_reads_nothing(m: Any) -> None:
+    k = torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 2, 0], [0, 1, 1]]).double()
+    L = m.leak_matrix(k, rule="divide")
+    wanted = [[6, 0, 0, 0], [0, 0, 0, 0], [0, 0, 4, 2], [0, 0, 3, 3]]
+    close(L, torch.tensor(wanted).double() / 6, "divide")
 
 
 def test_leaks_in_the_limits(m: Any) -> None:
@@ -150,6 +158,22 @@ def test_any_kind_of_number_gives_the_same(m: Any) -> None:
     other = {"cosine": np.float16(0.5), "decay": np.float16(0.75)}
     assert one == m.recall_error(9, 4, **other, **options)
     assert torch.equal(m.draw_keys(3, 4), m.draw_keys(small(3), small(4), trials=small(1)))
+
+
+def test_features_have_length_one_but_with_divide(m: Any) -> None:
+    """With independent Gaussian values the error is that of the leaks, √(Σ(L − I)²/N)."""
+    n, d, trials = 6, 4, 4000
+
+    def fm(k: Tensor) -> Tensor:
+        return torch.exp(4 * k)  # of very different lengths
+
+    f = fm(draw_keys(n, d, trials=trials, seed=3))
+    unit = f / f.norm(dim=-1, keepdim=True)
+    for rule, features in (("divide", f), ("add", unit), ("delta", unit)):
+        off = leak_matrix(features, rule=rule) - torch.eye(n)
+        wanted = (off.square().sum() / (trials * n)).sqrt()
+        found = m.recall_error(n, d, trials=trials, seed=3, rule=rule, feature_map=fm)
+        close(found.rms / wanted, 1.0, rule, 0.01)
 
 
 def test_features_in_another_dtype_are_read_too(m: Any) -> None:
@@ -271,6 +295,9 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
     found = [m.recall_error(6, 4, trials=100, seed=seed) for seed in range(200)]
     held = sum(one.low <= mean <= one.high for one in found)
     assert 182 <= held <= 198, held
+    # Half of it is 1.96 times the spread of such means; 1.64 would hold in 90 of 100.
+    spread = statistics.stdev(one.mean for one in found)
+    assert 1.8 < statistics.fmean(one.high - one.mean for one in found) / spread < 2.2
 
 
 # Errors
