@@ -384,6 +384,18 @@ def test_the_gate_fades_what_linear_attention_adds() -> None:
 def test_a_fresh_gate_is_nearly_open() -> None:
     decays = mixer("gated").gate(draw(50, T, E)).sigmoid()
     assert decays.min() > 0.9 and decays.max() < 1
+    assert decays.std((0, 1)).min() > 1e-3  # and listens to its input already
+
+
+def test_a_closed_gate_keeps_nothing_and_has_a_gradient() -> None:
+    """sigmoid(−200) is 0 in float32, its logarithm is −200."""
+    built, x = mixer("gated").float(), draw(B, T, E, dtype=torch.float32)
+    with torch.no_grad():
+        built.gate.bias.fill_(-200)
+    out = built(x)
+    close(out, built.attention.merge(built.attention.heads(x)[2]), "the present alone", 1e-5)
+    grads = torch.autograd.grad(out.square().sum(), list(built.parameters()))
+    assert all(g.isfinite().all() for g in grads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
