@@ -388,11 +388,8 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"feature_map": 3}, "^feature_map: expected a name or a function, got int"),
         ({"feature_map": lambda k: k[:, 0]}, r"features \[3, 5, 'C'\], got \[3, 4\]"),
         ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
-<<<<<<< HEAD
         ({"feature_map": lambda k: "φ"}, r"^feature_map: expected features .*, got str"),
-=======
         ({"feature_map": lambda k: k > 0}, "^feature_map: expected floating-point numbers, got"),
->>>>>>> brk
         ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
         ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
         ({"decay": 0.5, "rule": "delta"}, "^decay: expected 1 with rule='delta', got 0.5"),

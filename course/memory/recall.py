@@ -67,17 +67,13 @@ def leak_matrix(
     require_floating("k", k)
     if k.ndim < 2:
         raise ValueError(f"k: expected at least 2 axes [..., N, C], got shape {list(k.shape)}")
-<<<<<<< HEAD
-    N, G = k.shape[-2], k @ k.mT
-=======
     wide = torch.promote_types(k.dtype, torch.float32)
     with without_autocast(k.device):
         return _leaks(k.to(wide), rule, float(decay), float(beta), int(passes)).to(k.dtype)
 
 
 def _leaks(k: Tensor, rule: str, decay: float, beta: float, passes: int) -> Tensor:
-    G = k @ k.mT
->>>>>>> brk
+    N, G = k.shape[-2], k @ k.mT
     if rule == "softmax":
         return torch.softmax(beta * G, -1)
     if rule == "least_squares":
@@ -122,12 +118,8 @@ def draw_keys(
     """
     require_positive("trials", trials)
     _require_keys(n_pairs, d, seed, keys, cosine)
-<<<<<<< HEAD
-    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator().manual_seed(int(seed)))
-=======
     generator = torch.Generator("cpu").manual_seed(int(seed))
     return _keys(int(trials), int(n_pairs), int(d), keys, cosine, generator)
->>>>>>> brk
 
 
 def recall_error(
@@ -249,15 +241,11 @@ def _law(
             return math.inf
     if rule == "delta" and beta == 1 and age == 0:
         return 0.0
-<<<<<<< HEAD
     if rule == "delta" and beta == passes == 1 and keys == "gaussian":
         ages = range(n) if age is None else [age]
         return math.sqrt(sum(_delta_law(n, d, a) for a in ages) / len(ages))
-    if rule == "least_squares" and (alike == 0 or keys != "correlated"):
-=======
     # Correlated keys in a plane are only two, and a draw of one alone has rank 1.
     if rule == "least_squares" and (keys != "correlated" or (alike == 0 and d > 2)):
->>>>>>> brk
         return math.sqrt(max(0.0, 1 - d / n))  # n − d directions of the values cannot be held
     if rule != "add":
         return None
