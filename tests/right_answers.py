@@ -624,6 +624,94 @@ def _delta_by_substitution(K, V, size):
     return S
 
 
+# Notebook 10
+
+
+def _lookup_in_a_loop(V):
+    W_1, W_q = torch.zeros(2 * V, 2 * V), torch.zeros(2 * V, V)
+    W_k, W_v = torch.zeros(2 * V, V), torch.zeros(2 * V, V)
+    for word in range(V):
+        W_1[word, V + word] = 1
+        W_q[word, word], W_k[V + word, word], W_v[word, word] = 5, 5, 0.1
+    return W_1, W_q, W_k, W_v
+
+
+def _lookup_numpy(V):
+    eye, none = np.eye(V), np.zeros((V, V))
+    key = 30 * np.concatenate([none, eye])
+    value = np.concatenate([eye, none])
+    return np.block([[none, eye], [none, none]]), value, key, value
+
+
+def _lookup_turned(V):
+    """The second half holds the word before in another basis."""
+    noise = torch.randn(V, V, generator=torch.Generator().manual_seed(V), dtype=torch.float64)
+    turn = torch.linalg.qr(noise)[0]
+    none, one = torch.zeros_like(turn), torch.eye(V, dtype=torch.float64)
+    W_1 = torch.cat([torch.cat([none, turn], 1), torch.cat([none, none], 1)])
+    return W_1, 20 * torch.cat([turn, none]), torch.cat([none, one]), torch.cat([one, none])
+
+
+def _unfair_numpy(inputs, targets):
+    x, y = inputs.numpy(), targets.numpy()
+    broken = np.zeros(len(x), dtype=bool)
+    for n, t in np.argwhere(y != -100):
+        earlier = np.flatnonzero(x[n, : max(t - 1, 0)] == x[n, t])
+        told = x[n, earlier + 1]
+        broken[n] |= told.size == 0 or (told != y[n, t]).any()
+    return broken.sum()
+
+
+def _unfair_tensors(inputs, targets):
+    T = inputs.shape[1]
+    place = torch.arange(T)
+    same = (inputs[:, :, None] == inputs[:, None, :-1]) & (place[:, None] > place[:-1] + 1)
+    right = inputs[:, None, 1:] == targets[:, :, None]
+    fair = (same & right).any(-1) & ~(same & ~right).any(-1)
+    return (~fair & (targets != -100)).any(1).sum()
+
+
+def _unfair_dictionary(inputs, targets):
+    broken = 0
+    for text, wanted in zip(inputs.tolist(), targets.tolist(), strict=True):
+        note, fair = {}, True
+        for t, (word, target) in enumerate(zip(text, wanted, strict=True)):
+            if t > 1:
+                note.setdefault(text[t - 2], set()).add(text[t - 1])
+            fair = fair and (target == -100 or note.get(word) == {target})
+        broken += not fair
+    return broken
+
+
+def _first_mistake_in_a_loop(K, labels, V):
+    S = [torch.zeros(K.shape[1], dtype=K.dtype) for _ in range(V)]
+    for n in range(len(K)):
+        S[labels[n]] = S[labels[n]] + K[n]
+        for i in range(n + 1):
+            scores = [float(K[i] @ column) for column in S]
+            if scores.index(max(scores)) != labels[i]:
+                return n + 1
+    return 0
+
+
+def _first_mistake_numpy(K, labels, V):
+    keys, words = K.numpy(), labels.numpy()
+    values = np.eye(V)[words]
+    for n in range(1, len(keys) + 1):
+        read = keys[:n] @ (keys[:n].T @ values[:n])
+        if (read.argmax(1) != words[:n]).any():
+            return n
+    return 0
+
+
+def _first_mistake_einsum(K, labels, V):
+    values = torch.nn.functional.one_hot(labels, V).to(K)
+    states = torch.einsum("nd,nv->ndv", K, values).cumsum(0)
+    wrong = torch.einsum("id,ndv->niv", K, states).argmax(-1) != labels
+    found = wrong.tril().any(1).nonzero()
+    return int(found[0]) + 1 if len(found) else 0
+
+
 BY_HAND: dict[str, dict[str, Function]] = {
     "error text": {"arguments of the error": _error_text_from_its_arguments},
     "half for the cat": {
@@ -712,6 +800,21 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "loop": _delta_in_a_loop,
         "NumPy": _delta_numpy,
         "substitution, einsum": _delta_by_substitution,
+    },
+    "lookup": {
+        "loop": _lookup_in_a_loop,
+        "NumPy": _lookup_numpy,
+        "another basis": _lookup_turned,
+    },
+    "unfair": {
+        "NumPy": _unfair_numpy,
+        "tensors": _unfair_tensors,
+        "dictionary": _unfair_dictionary,
+    },
+    "first_mistake": {
+        "loop": _first_mistake_in_a_loop,
+        "NumPy": _first_mistake_numpy,
+        "einsum": _first_mistake_einsum,
     },
 }
 

@@ -31,6 +31,13 @@ from course.plots.nb09_recall_capacity import (
     what_is_left,
     write_and_read,
 )
+from course.plots.nb10_recall_memory_frontier import (
+    frontier,
+    reach,
+    recall_task,
+    two_layer_lookup,
+    what_is_carried,
+)
 from course.plots.parts import (
     as_array,
     colour_map,
@@ -81,6 +88,7 @@ __all__ = [
     "encode",
     "four_forms",
     "freeze",
+    "frontier",
     "heatmap",
     "heatmaps",
     "label_tokens",
@@ -95,7 +103,9 @@ __all__ = [
     "png",
     "query_key_value",
     "ratios",
+    "reach",
     "readable_on",
+    "recall_task",
     "residual_stream",
     "roofline",
     "sheets",
@@ -106,7 +116,9 @@ __all__ = [
     "targets_and_mask",
     "tiles",
     "traffic",
+    "two_layer_lookup",
     "two_pasts",
+    "what_is_carried",
     "what_is_left",
     "who_reaches_whom",
     "write_and_read",

@@ -318,6 +318,7 @@ def panels(
     *,
     xlabel: str,
     finding: str,
+    ylabel: str = "",
     alt: str | None = None,
     dashed: Sequence[str] = (),
     points: bool = False,
@@ -330,8 +331,8 @@ def panels(
 
     A label in ``dashed`` is dashed and has the colour of its place among the dashed ones, so that
     pairs of lines match. ``points`` marks every entry (a measurement). ``logy`` names the titles
-    with a logarithmic axis; ``ticks`` are the places named on the horizontal axis. One legend
-    stands below.
+    with a logarithmic axis; ``ticks`` are the places named on the horizontal axis. ``ylabel``
+    stands at the first chart only. One legend stands below.
     """
     require_some("groups", groups)
     figure = new_figure(*size)
@@ -365,6 +366,7 @@ def panels(
         name_ticks(axes, ticks)
         axes.grid(True)
         axes.set(xlabel=xlabel, title=title)
+    figure.axes[0].set_ylabel(ylabel)
     known = {
         name: handle
         for axes in figure.axes
