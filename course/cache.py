@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.inputs import require_rank, require_same, require_same_dtype
+from course.inputs import autocasts, require_rank, require_same, require_same_dtype
 
 
 class KeyValueCache:
@@ -54,8 +54,7 @@ class KeyValueCache:
         names the cache where its batch, heads, widths, dtype or device are not those of the new
         tokens; under autocast a wider cache goes on.
         """
-        device = k.device.type
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        if autocasts(k.device):
             # The new keys come in a narrow dtype; the past keeps its digits.
             k = k.to(torch.promote_types(k.dtype, self.k.dtype))
             v = v.to(torch.promote_types(v.dtype, self.v.dtype))

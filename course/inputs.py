@@ -85,6 +85,19 @@ def require_same_dtype(**tensors: Tensor) -> None:
         raise ValueError(f"{' and '.join(tensors)}: expected one dtype, got {came}")
 
 
+def require_same_device(**tensors: Tensor) -> None:
+    """Raise ``ValueError`` unless all named tensors lie on one device."""
+    if len({x.device for x in tensors.values()}) > 1:
+        came = ", ".join(f"{name} on {x.device}" for name, x in tensors.items())
+        raise ValueError(f"{' and '.join(tensors)}: expected one device, got {came}")
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether products on ``device`` are made in half precision now."""
+    kind = device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
 def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """Where sums must stay wide: under autocast, products would be made in half precision."""
     if torch.amp.is_autocast_available(device.type):

@@ -285,7 +285,9 @@ class Transformer(nn.Module):
         """
         require_positive("T", T, minimum=0)
         tokens = torch.zeros(1, T, dtype=torch.int64, device=self.output.weight.device)
-        return [_nbytes(state) for state in self.decode(tokens)[1].states]
+        with mode_kept(self):
+            self.eval()  # dropout would move the stream of random numbers
+            return [_nbytes(state) for state in self.decode(tokens)[1].states]
 
     @torch.no_grad()
     def generate(

@@ -16,7 +16,7 @@ def require_same(axis: str, sizes: dict[str, int]) -> None:
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise ``ValueError`` unless ``value`` is one of ``choices``."""
-    if value not in tuple(choices):
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 

@@ -19,6 +19,7 @@ from course.inputs import (
     require_positive,
     require_rank,
     require_same,
+    require_same_device,
     require_same_dtype,
     require_tensor,
 )
@@ -54,6 +55,7 @@ yes = torch.ones(2, 3, dtype=torch.bool)
         lambda: require_positive("T", 0, minimum=0),
         lambda: require_floating("x", x.half()),
         lambda: require_same_dtype(q=x, k=x),
+        lambda: require_same_device(q=x, k=x.double()),
     ],
 )
 def test_accepts_what_is_right(call):
@@ -115,6 +117,10 @@ def test_accepts_what_is_right(call):
             "impl: expected one of reference, torch, got []",
         ),
         (
+            lambda: require_choice("impl", np.array(["fast", "torch"]), ("reference", "torch")),
+            "impl: expected one of reference, torch, got array(['fast', 'torch'], dtype='<U5')",
+        ),
+        (
             lambda: require_number("scale", 10**318),
             f"scale: expected a finite number, got {10**318}",
         ),
@@ -138,6 +144,10 @@ def test_accepts_what_is_right(call):
         (
             lambda: require_same_dtype(q=x, k=x.double()),
             "q and k: expected one dtype, got q has torch.float32, k has torch.float64",
+        ),
+        (
+            lambda: require_same_device(q=x, k=x.to("meta")),
+            "q and k: expected one device, got q on cpu, k on meta",
         ),
     ],
 )

@@ -6,6 +6,7 @@ wrong ones in their place, which one of these tests at least must refuse.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize, pad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course import memory
 from course.feature_maps import get_feature_map
@@ -379,6 +381,23 @@ def test_long_keys_diverge(m: Any) -> None:
 # Forms, lengths, cuts
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_a_pass_has_as_many_chunks_as_asked_for(rule: str) -> None:
+    class Counter(TorchDispatchMode):
+        tables = 0
+
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.tables += f is torch.ops.aten.tril.default
+            return f(*args, **(kwargs or {}))
+
+    tables = []
+    for size in (None, 64, 130, 200, 13):
+        with Counter() as counter:
+            attend(memory, rule, *inputs(130), chunk_size=size)
+        tables.append(counter.tables)
+    assert tables == [2 * chunks for chunks in (3, 3, 1, 1, 10)]  # two tables a chunk
+
+
 LENGTHS = [0, 1, 2, 15, 16, 17, 63, 64, 65, 200, 257]
 
 
@@ -659,6 +678,9 @@ def test_a_compiler_follows_to_the_end(rule: str) -> None:
 # Errors
 
 
+meta = functools.partial(torch.ones, device="meta")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -678,6 +700,12 @@ def test_a_compiler_follows_to_the_end(rule: str) -> None:
         ({"x": torch.ones(1, 3, 21)}, "^q and (beta|log_decay): expected equal sizes on axis B"),
         ({"x": torch.ones(2, 3, 21).long()}, "^(beta|log_decay): expected floating-point"),
         ({"x": 0.5}, r"^(beta|log_decay): expected a tensor \[B H T\], got float"),
+        ({"x": meta(2, 3, 21)}, "^q and (beta|log_decay): expected one device, got q on cpu"),
+        ({"v": meta(2, 3, 21, 5)}, "^q and k and v: expected one device, .* v on meta"),
+        (
+            {"key_mask": meta(2, 21, dtype=torch.bool)},
+            "^k and key_mask: expected one device, got k on cpu, key_mask on meta",
+        ),
     ],
 )
 @pytest.mark.parametrize("rule", ["delta", "gated"])
@@ -708,6 +736,8 @@ def test_errors_of_the_gate() -> None:
         ({"k_t": torch.ones(2, 3, 5)}, "^q_t and k_t: expected equal sizes on axis D"),
         ({"x": torch.ones(2, 3, 1)}, r"^(beta|log_decay): expected 2 axes \[B H\], got 3"),
         ({"x": torch.ones(2, 2)}, "^q and (beta|log_decay): expected equal sizes on axis H"),
+        ({"x": meta(2, 3)}, "^q and (beta|log_decay): expected one device, got q on cpu"),
+        ({"k_t": meta(2, 3, 4)}, "^q_t and k_t and v_t: expected one device"),
         ({"state": (1, 2)}, "^initial_state: expected a (Linear|Delta)State, got tuple"),
         (
             {"state": torch.ones(2, 3, 4, 5)},
@@ -736,6 +766,8 @@ def test_errors_of_the_step(rule: str, change: dict[str, Any], words: str) -> No
         ({"S": torch.ones(2, 3, 4, 5).long()}, "S: expected floating-point"),
         ({"t": torch.ones(3).long()}, r"t: expected \[B\] = \[2\], got \[3\]"),
         ({"t": torch.ones(2)}, "t: expected whole numbers, got torch.float32"),
+        ({"S": meta(2, 3, 4, 5)}, "S: expected device cpu, got meta"),
+        ({"t": meta(2, dtype=torch.int64)}, "t: expected device cpu, got meta"),
     ],
 )
 def test_errors_of_the_state(change: dict[str, Any], words: str) -> None:

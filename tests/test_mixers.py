@@ -205,6 +205,10 @@ def test_a_cache_of_another_batch_or_mixer_is_named(name) -> None:
         _, cache = model.decode(tokens)
         with pytest.raises(ValueError, match="cache"):
             model.decode(tokens, Cache(1, on_meta(cache.states)))
+        if hasattr(cache.states[0], "_fields"):
+            broken = Cache(1, (type(cache.states[0])(*("x" for _ in cache.states[0])),))
+            with pytest.raises(ValueError, match="^cache"):
+                model.decode(tokens, broken)
     with pytest.raises(ValueError, match="cache: expected a Cache of L = 1 states, got tuple"):
         model.decode(tokens, (1, 2))
 
@@ -300,6 +304,46 @@ def test_the_convolution_is_pytorchs() -> None:
     close(built(x), theirs(x.mT)[..., :T].mT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_convolution_sums_as_precisely_as_pytorchs_in_half_precision(dtype) -> None:
+    built, x = mixer("conv", options={"width": 40}).to(dtype), draw(B, 90, E, dtype=dtype)
+    theirs = nn.Conv1d(E, E, 40, groups=E, padding=39).to(dtype)
+    with torch.no_grad():
+        theirs.weight.copy_(built.weight.T.flip(1)[:, None])
+        theirs.bias.copy_(built.bias)
+    exact = nn.functional.conv1d(
+        x.mT.double(), theirs.weight.double(), theirs.bias.double(), padding=39, groups=E
+    )[..., :90].mT
+    y = built(x)
+    assert y.dtype == dtype
+    error, least = ((out.double() - exact).abs().max() for out in (y, theirs(x.mT)[..., :90].mT))
+    assert error <= 2 * least
+
+
+def test_the_convolution_goes_on_in_the_dtype_of_its_cache() -> None:
+    built, x = mixer("conv").float(), draw(B, T, E, dtype=torch.float32)
+    _, state = built.decode(x, None)
+    for dtype in (torch.float16, torch.float64):
+        with pytest.raises(ValueError, match="^cache.past and the new x: expected one dtype, got"):
+            built.to(dtype).decode(x.to(dtype), state)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.ones(T, E), r"^x: expected 3 axes \[B T E\], got 2"),
+        (torch.ones(B, T, E + 1), "^x and the layer: expected equal sizes on axis E, got x has 13"),
+        (torch.ones(B, T, E).long(), "^x: expected floating-point numbers"),
+        ([1.0], "^x: expected a tensor"),
+    ],
+)
+def test_what_a_convolution_cannot_read_is_named(x, words) -> None:
+    built = mixer("conv")
+    for call in (built, built.with_weights, lambda x: built.decode(x, None)):
+        with pytest.raises(ValueError, match=words):
+            call(x)
+
+
 def test_the_convolution_shifts_exactly_and_reaches_no_further() -> None:
     built, x = mixer("conv", options={"width": 3}), draw(1, T, E)
     with torch.no_grad():
@@ -340,6 +384,34 @@ def test_the_gate_fades_what_linear_attention_adds() -> None:
 def test_a_fresh_gate_is_nearly_open() -> None:
     decays = mixer("gated").gate(draw(50, T, E)).sigmoid()
     assert decays.min() > 0.9 and decays.max() < 1
+    assert decays.std((0, 1)).min() > 1e-3  # and listens to its input already
+
+
+def test_a_closed_gate_keeps_nothing_and_has_a_gradient() -> None:
+    """sigmoid(−200) is 0 in float32, its logarithm is −200."""
+    built, x = mixer("gated").float(), draw(B, T, E, dtype=torch.float32)
+    with torch.no_grad():
+        built.gate.bias.fill_(-200)
+    out = built(x)
+    close(out, built.attention.merge(built.attention.heads(x)[2]), "the present alone", 1e-5)
+    grads = torch.autograd.grad(out.square().sum(), list(built.parameters()))
+    assert all(g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_key_of_zeros_writes_nothing_and_poisons_nothing(dtype) -> None:
+    """1e-12 is 0 in float16, and 0/0 there; elsewhere its inverse would be a gradient."""
+    built, x = mixer("delta", options={"bias": False}), draw(B, T, E)
+    x[:, 3] = 0
+    others = torch.arange(T) != 3
+    exact = built(x[:, others])  # nothing was written: as if the token were not there
+    built, x = built.to(dtype), x.to(dtype).requires_grad_()
+    out = built(x)
+    close(out[:, others], exact, dtype, 8 * torch.finfo(dtype).eps)
+    grads = torch.autograd.grad(out.sum(), [x, *built.parameters()])
+    assert all(g.abs().max() < 1e3 for g in grads)
+    with torch.autocast("cpu", torch.float16):
+        assert built.float()(x.float()).isfinite().all()
 
 
 def test_the_delta_rule_corrects_with_keys_of_length_one() -> None:

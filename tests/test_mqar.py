@@ -107,6 +107,61 @@ def test_impossible_sizes_are_refused_with_the_inequality(m, changes, message):
             m.mqar_batches(2, **(SIZES | changes))
 
 
+def test_numpys_small_integers_do_not_overflow():
+    small, options = np.int8, {"vocab_size": 120, "n_pairs": 40}
+    for make in (mqar.make_mqar, mqar.mqar_batches):
+        seed = {"seed": 0} if make is mqar.make_mqar else {}
+        with pytest.raises(ValueError, match="got 4·40 = 160 > 120"):
+            make(small(2), seq_len=small(120), **(options | {"n_pairs": small(40)} | seed))
+    wanted = mqar.make_mqar(2, seq_len=300, vocab_size=190, n_pairs=70, seed=5)
+    got = mqar.make_mqar(
+        small(2), seq_len=np.int16(300), vocab_size=np.uint8(190), n_pairs=small(70), seed=small(5)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    with pytest.raises(ValueError, match=r"multiple of 2\^halvings = 1024, got 120"):
+        mqar.mqar_batches(
+            2, seq_len=small(120), n_pairs=small(30), vocab_size=120, halvings=small(10)
+        )
+
+
+def test_the_default_device_does_not_matter():
+    inputs, targets = mqar.make_mqar(2, **SIZES, seed=0)
+    gap, batch = mqar.distances(inputs, targets), mqar.mqar_batches(2, **SIZES)(torch.Generator())
+    assert mqar.distances(inputs.to("meta"), targets.to("meta")).is_meta
+    with torch.device("meta"):
+        assert torch.equal(mqar.distances(inputs, targets), gap)
+        again = mqar.mqar_batches(2, **SIZES)(torch.Generator("cpu"))
+    assert torch.equal(again[0], batch[0])
+
+
+def test_texts_of_other_shapes_and_masks_that_are_none_are_refused():
+    inputs, targets = mqar.make_mqar(3, **SIZES, seed=0)
+    whole = torch.ones_like(targets)
+
+    def model(rows):
+        return torch.zeros(*rows.shape, 32)
+
+    for call, words in (
+        (lambda: mqar.solve(inputs[0]), r"inputs: expected 2 axes \[n T\], got 1"),
+        (
+            lambda: mqar.distances(inputs, targets[:1]),
+            "inputs and targets: .* axis n, got .* has 3",
+        ),
+        (lambda: mqar.told_by_context(inputs, targets[:, 1:]), "inputs and targets: .* axis T"),
+        (lambda: mqar.accuracy(inputs.mT, targets), "predicted and targets: .* axis n, .* has 40"),
+        (lambda: mqar.accuracy(inputs, targets, whole), "among: expected a boolean tensor"),
+        (lambda: mqar.accuracy(inputs, targets, whole[0] > 0), r"among: expected 2 axes \[n T\]"),
+        (lambda: mqar.split_loss(model, inputs, targets, whole), "told: expected a boolean tensor"),
+        (
+            lambda: mqar.split_loss(model, inputs, targets[:2], whole > 0),
+            "inputs and targets: .* n",
+        ),
+        (lambda: mqar.split_loss(model, inputs, targets, whole[:2] > 0), "told and targets: .* n"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
 def test_the_largest_that_fits_is_made(m):
     inputs, targets = m.make_mqar(5, seq_len=48, n_pairs=12, vocab_size=32, seed=0)
     assert (targets != -100).sum() == 5 * 12
@@ -129,6 +184,26 @@ def test_the_rule_solves_every_example(m):
 def test_the_rule_follows_the_last_earlier_place(m):
     text = torch.tensor([[5, 1, 5, 2, 5, 7]])
     assert m.solve(text).tolist() == [[-100, -100, 1, -100, 2, -100]]
+
+
+def test_every_token_of_a_part_is_as_likely_in_every_place(m):
+    n = 12_000
+    inputs, targets = m.make_mqar(n, **SIZES, seed=8)
+    words, asked = m.vocabulary(32), targets != -100
+    behind = (asked | asked.roll(1, 1))[:, 16:]
+    for part, places in (
+        (words.keys, inputs[:, 0:16:2].T),
+        (words.values, inputs[:, 1:16:2].T),
+        (words.fillers, [inputs[:, 16:][~behind]]),
+    ):
+        for tokens in places:
+            share = torch.bincount(tokens, minlength=32)[list(part)] / len(tokens)
+            chance = 1 / len(part)
+            error = (chance * (1 - chance) / len(tokens)) ** 0.5
+            assert (share - chance).abs().max() < 5 * error
+    # Neighbours too: no order of the keys is preferred.
+    ascending = (inputs[:, 0] < inputs[:, 2]).double().mean()
+    assert abs(ascending - 0.5) < 5 * 0.5 / n**0.5
 
 
 def test_what_cannot_be_seen_is_chance(m):
@@ -211,6 +286,9 @@ def test_what_the_context_could_have_told(m):
         pairs = list(pairwise(row))
         assert marks == [pair in pairs[:t] for t, pair in enumerate(pairs)]
     assert m.told_by_context(words[:0, :-1], words[:0, 1:]).shape == (0, 30)
+    # The number of a pair needs more room than a token.
+    letters = 250 + words.to(torch.uint8)
+    assert torch.equal(m.told_by_context(letters[:, :-1], letters[:, 1:]), told)
 
 
 def test_the_split_loss_adds_up_and_sees_who_recalls(m):
@@ -229,6 +307,8 @@ def test_the_split_loss_adds_up_and_sees_who_recalls(m):
     assert split.share * split.told + (1 - split.share) * split.rest == pytest.approx(whole.item())
     assert split.share == pytest.approx(told.sum().item() / (90 * 17))
     assert split.told < split.rest
+    everywhere = m.split_loss(recalls, inputs, targets, told | True)
+    assert everywhere.told == pytest.approx(whole.item()) and math.isnan(everywhere.rest)
     uniform = m.split_loss(lambda rows: torch.zeros(*rows.shape, 7), inputs, targets, told)
     assert uniform.told == pytest.approx(math.log(7)) == pytest.approx(uniform.rest)
     assert math.isnan(m.split_loss(recalls, inputs, targets, told & False).told)

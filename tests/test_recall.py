@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,13 @@ def test_leaks_of_orthonormal_keys(m: Any) -> None:
         assert (torch.eye(7) - L).square().sum() > 1, rule
 
 
+def test_a_key_without_a_feature_in_common_reads_nothing(m: Any) -> None:
+    k = torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 2, 0], [0, 1, 1]]).double()
+    L = m.leak_matrix(k, rule="divide")
+    wanted = [[6, 0, 0, 0], [0, 0, 0, 0], [0, 0, 4, 2], [0, 0, 3, 3]]
+    close(L, torch.tensor(wanted).double() / 6, "divide")
+
+
 def test_leaks_in_the_limits(m: Any) -> None:
     k = draw_keys(9, 4, seed=3)[0]
     small = m.leak_matrix(k, rule="delta", beta=0.001, passes=20_000)
@@ -93,6 +102,19 @@ def test_leaks_in_the_limits(m: Any) -> None:
     close(m.leak_matrix(k, rule="softmax", beta=1e-9), torch.full((9, 9), 1 / 9), "mean", 1e-8)
     close(m.leak_matrix(k, rule="softmax", beta=1e4), torch.eye(9), "sharp")
     assert m.leak_matrix(2 * k, rule="delta", passes=12).abs().max() > 1e20
+
+
+@pytest.mark.parametrize("rule", ["add", "divide", "delta", "softmax", "least_squares"])
+def test_leaks_in_half_precision(rule: str) -> None:
+    """The dtype of the keys, and the rounding of the result alone; autocast changes nothing."""
+    k = draw_keys(9, 14, seed=4)[0].abs()
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        got = leak_matrix(k.to(dtype), rule=rule)
+        assert got.dtype == dtype
+        wanted = leak_matrix(k.to(dtype).double(), rule=rule)
+        close(got, wanted, (rule, dtype), 16 * torch.finfo(dtype).eps)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(leak_matrix(k.float(), rule=rule), got)
 
 
 # The error of recall
@@ -130,6 +152,46 @@ def test_the_same_seed_gives_the_same_numbers(m: Any) -> None:
     assert not torch.equal(m.draw_keys(3, 4, seed=5), m.draw_keys(3, 4, seed=6))
     with torch.device("meta"):
         assert not m.draw_keys(3, 4).is_meta
+
+
+def test_any_kind_of_number_gives_the_same(m: Any) -> None:
+    """NumPy's int8 holds 127 and a product of sizes does not fit; a fraction is a number too."""
+    small = np.int8
+    one = m.recall_error(100, 90, Dv=3, trials=5, seed=7, rule="delta", beta=0.5, age=3)
+    assert one == m.recall_error(
+        small(100), small(90), Dv=small(3), trials=small(5), seed=small(7), rule="delta",
+        beta=Fraction(1, 2), age=small(3),
+    )  # fmt: skip
+    options = {"trials": 5, "keys": "correlated"}
+    one = m.recall_error(9, 4, cosine=0.5, decay=0.75, **options)
+    other = {"cosine": np.float16(0.5), "decay": np.float16(0.75)}
+    assert one == m.recall_error(9, 4, **other, **options)
+    assert torch.equal(m.draw_keys(3, 4), m.draw_keys(small(3), small(4), trials=small(1)))
+
+
+def test_features_have_length_one_but_with_divide(m: Any) -> None:
+    """With independent Gaussian values the error is that of the leaks, √(Σ(L − I)²/N)."""
+    n, d, trials = 6, 4, 4000
+
+    def fm(k: Tensor) -> Tensor:
+        return torch.exp(4 * k)  # of very different lengths
+
+    f = fm(draw_keys(n, d, trials=trials, seed=3))
+    unit = f / f.norm(dim=-1, keepdim=True)
+    for rule, features in (("divide", f), ("add", unit), ("delta", unit)):
+        off = leak_matrix(features, rule=rule) - torch.eye(n)
+        wanted = (off.square().sum() / (trials * n)).sqrt()
+        found = m.recall_error(n, d, trials=trials, seed=3, rule=rule, feature_map=fm)
+        close(found.rms / wanted, 1.0, rule, 0.01)
+
+
+def test_features_in_another_dtype_are_read_too(m: Any) -> None:
+    for rule in ("add", "divide"):
+        one, other = (
+            m.recall_error(5, 4, trials=9, rule=rule, feature_map=fm)
+            for fm in (torch.exp, lambda k: k.float().exp())
+        )
+        close(other[:4], one[:4], rule, 1e-6)
 
 
 def test_the_width_of_the_values_matters(m: Any) -> None:
@@ -188,8 +250,11 @@ def test_where_nothing_is_derived_there_is_no_law(m: Any) -> None:
         {"rule": "softmax"},
         {"rule": "least_squares", "keys": "correlated", "cosine": 0.4, "values": "onehot"},
         {"feature_map": torch.nn.Identity()},
+        # In a plane there are two of these keys, and a draw may hold one of them alone.
+        {"d": 2, "rule": "least_squares", "keys": "correlated", "cosine": 0.4},
     ):
-        assert m.recall_error(5, 4, trials=2, **options).law is None, options
+        options = {"n_pairs": 5, "d": 4} | options
+        assert m.recall_error(trials=2, **options).law is None, options
 
 
 def test_the_law_of_the_gate(m: Any) -> None:
@@ -262,6 +327,11 @@ def test_the_laws_hold(m: Any) -> None:
             assert abs(found.rms - found.law) <= tolerance, (n, d, options, found)
 
 
+def test_a_law_beyond_the_largest_number_is_infinite(m: Any) -> None:
+    options = {"keys": "orthonormal", "rule": "delta", "beta": 3.0, "passes": 2000}
+    assert m.recall_error(2, 3, trials=2, **options).law == math.inf
+
+
 def test_maps_and_their_price(m: Any) -> None:
     """Additive writing of 32 pairs at d = 32: elu+1 5.4, Taylor 2.3, squares minus their trace."""
     options = {"trials": 400}
@@ -288,6 +358,9 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
     found = [m.recall_error(6, 4, trials=100, seed=seed) for seed in range(200)]
     held = sum(one.low <= mean <= one.high for one in found)
     assert 182 <= held <= 198, held
+    # Half of it is 1.96 times the spread of such means; 1.64 would hold in 90 of 100.
+    spread = statistics.stdev(one.mean for one in found)
+    assert 1.8 < statistics.fmean(one.high - one.mean for one in found) / spread < 2.2
 
 
 # Errors
@@ -301,6 +374,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"Dv": 0}, "^Dv: expected a whole number of at least 1, got 0"),
         ({"trials": 1}, "^trials: expected a whole number of at least 2, got 1"),
         ({"seed": -1}, "^seed: expected a whole number of at least 0, got -1"),
+        ({"seed": 2**64}, r"^seed: expected below 2\^64, got 18446744073709551616"),
         ({"keys": "unit"}, "^keys: expected one of gaussian, orthonormal, correlated, got 'unit'"),
         ({"keys": "orthonormal"}, "^n_pairs: expected at most d = 4 orthonormal keys, got 5"),
         ({"keys": "correlated"}, "^cosine: expected a finite number above 0, got None"),
@@ -315,6 +389,7 @@ def test_the_interval_holds_in_95_of_100_draws(m: Any) -> None:
         ({"feature_map": lambda k: k[:, 0]}, r"features \[3, 5, 'C'\], got \[3, 4\]"),
         ({"feature_map": lambda k: None}, r"^feature_map: expected features .*, got NoneType"),
         ({"feature_map": lambda k: "φ"}, r"^feature_map: expected features .*, got str"),
+        ({"feature_map": lambda k: k > 0}, "^feature_map: expected floating-point numbers, got"),
         ({"decay": 0.0}, "^decay: expected a finite number above 0, got 0.0"),
         ({"decay": 1.5}, "^decay: expected at most 1, got 1.5"),
         ({"decay": 0.5, "rule": "delta"}, "^decay: expected 1 with rule='delta', got 0.5"),
@@ -347,6 +422,8 @@ def test_errors_of_leaks_and_keys() -> None:
         leak_matrix(k[0], rule="add")
     with pytest.raises(ValueError, match="^k: expected floating-point"):
         leak_matrix(k.long(), rule="add")
+    with pytest.raises(ValueError, match="^k: expected finite numbers .*, got inf or NaN"):
+        leak_matrix(k * math.nan, rule="least_squares")
     with pytest.raises(ValueError, match="^trials: expected a whole number of at least 1, got 0"):
         draw_keys(5, 4, trials=0)
     with pytest.raises(ValueError, match="^n_pairs: expected at most d = 4 orthonormal keys"):

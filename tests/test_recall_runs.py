@@ -36,9 +36,22 @@ def test_a_run_is_its_config():
     assert once != recall.execute(run_config(seed=2), Progress())
     curve, result = once["curve"], once["result"]
     assert curve["step"] == [10, 20, 30, 40] and len(curve["first"]) == 40
+    # Followed on the first examples alone, of four queries each.
+    followed = [value * recall.FOLLOWED * 4 for value in curve["accuracy"]]
+    assert followed == pytest.approx([round(count) for count in followed], abs=0.02)
     assert curve["train"][0] == pytest.approx(sum(curve["first"][:10]) / 10, abs=1e-4)
     assert result["steps"] == 40 and 0 < result["accuracy"] < 1
     assert recall.first_losses(run_config(), 7) == curve["first"][:7]
+
+
+def test_every_number_of_the_training_counts():
+    plain = recall.first_losses(run_config(), 4)
+    for name, value in {"batch": 5, "halvings": 0, "lr": 2e-2, "warmup": 3}.items():
+        assert recall.first_losses(run_config(training={name: value}), 4) != plain, name
+    one, again, other = (
+        recall.build(run_config(seed=seed)).output.weight.sum().item() for seed in (1, 1, 2)
+    )
+    assert one == again != other
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint(tmp_path):

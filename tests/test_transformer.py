@@ -438,6 +438,12 @@ def test_state_bytes_are_those_of_the_tensors_carried() -> None:
         carried(100, positions="learned")
 
 
+def test_counting_bytes_moves_no_random_numbers_and_keeps_the_mode() -> None:
+    built, stream = model("softmax", dropout=0.5).train(), torch.get_rng_state()
+    built.state_bytes(5)
+    assert torch.equal(torch.get_rng_state(), stream) and built.training
+
+
 @pytest.mark.parametrize(
     ("mixers", "options", "reach"),
     [

@@ -150,44 +150,55 @@ def test_weights_are_means_over_the_sentences_of_a_kind(apart):
                 torch.testing.assert_close(found, values, atol=6e-4, rtol=0)
 
 
-def test_effects_are_shares_of_sentences(apart):
+def test_effects_are_shares_of_the_sentences_of_a_kind(apart):
     model, task, s, circuit = apart
+    late = s.adjective == task.vocabulary.index("late")
+
+    def shares(said):
+        return [round(said[kind].double().mean().item(), 3) for kind in (late, ~late)]
 
     def flips(logits):
-        return (logits[:, DECIDING].argmax(-1) == s.other).double().mean().item()
+        return shares(logits[:, DECIDING].argmax(-1) == s.other)
 
     def right(logits):
-        return (logits[:, DECIDING].argmax(-1) == s.answer).double().mean().item()
+        return shares(logits[:, DECIDING].argmax(-1) == s.answer)
 
     other = {"nouns": task.swap_nouns(s), "adjective": task.swap_adjective(s)}
     for name, source in other.items():
         streams = probes.run(model, source.prompts).streams
+        found = torch.tensor(circuit["patched"][name], dtype=torch.float64)
+        assert found.shape == (2, 2, 15)
         for after in (1, 2):
-            assert len(circuit["patched"][name][after - 1]) == 15
             for position in (1, 6, 11, 14):
                 with probes.patch(model, streams[after], after=after, position=position):
-                    expected = flips(model(s.prompts))
-                assert circuit["patched"][name][after - 1][position] == round(expected, 3)
+                    assert found[:, after - 1, position].tolist() == flips(model(s.prompts))
         # The control: after the last block the deciding position is all that is read.
-        last = circuit["patched"][name][1]
-        assert last[14] == round(flips(model(source.prompts)), 3)
-        assert set(last[:14]) == {round(flips(model(s.prompts)), 3)}
-        with probes.patch(model, streams[1], after=1, position=[1, 6]):
-            assert circuit["together"][name]["nouns"] == round(flips(model(s.prompts)), 3)
-        between = [7, 8, 9, 10, 12, 13]
-        with probes.patch(model, streams[1], after=1, position=between):
-            assert circuit["together"][name]["between"] == round(flips(model(s.prompts)), 3)
+        assert found[:, 1, 14].tolist() == flips(model(source.prompts))
+        for position in range(14):
+            assert found[:, 1, position].tolist() == flips(model(s.prompts))
+        for group, positions in {
+            "nouns": [1, 6],
+            "between": [7, 8, 9, 10, 12, 13],
+            "adjective, deciding": [11, 14],
+            "nouns, deciding": [1, 6, 14],
+            "nouns, adjective": [1, 6, 11],
+            "nouns, adjective, deciding": [1, 6, 11, 14],
+        }.items():
+            with probes.patch(model, streams[1], after=1, position=positions):
+                assert circuit["together"][name][group] == flips(model(s.prompts))
+    one_head = torch.tensor(circuit["without look"]["one head"], dtype=torch.float64)
+    all_heads = torch.tensor(circuit["without look"]["all heads"], dtype=torch.float64)
+    assert one_head.shape == (2, 2, 2, 15) and all_heads.shape == (2, 2, 15)
     for block in range(2):
         for head in range(2):
             for name, mean_over in (("zero", None), ("mean", s.prompts)):
+                table = torch.tensor(circuit["without head"][name], dtype=torch.float64)
                 with probes.ablate_head(model, block, head, mean_over=mean_over):
-                    expected = right(model(s.prompts))
-                assert circuit["without head"][name][block][head] == round(expected, 3)
+                    assert table[:, block, head].tolist() == right(model(s.prompts))
             with probes.ablate_look(model, block, 14, 6, head=head):
-                expected = right(model(s.prompts))
-            assert circuit["without look"][block][head][6] == round(expected, 3)
+                assert one_head[:, block, head, 6].tolist() == right(model(s.prompts))
         with probes.ablate_look(model, block, 14, 11):
-            assert circuit["without look in all"][block][11] == round(right(model(s.prompts)), 3)
+            assert all_heads[:, block, 11].tolist() == right(model(s.prompts))
 
 
 # --------------------------------------------------------------------------------------- induction

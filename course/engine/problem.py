@@ -18,6 +18,7 @@ from course.inputs import (
     require_positive,
     require_rank,
     require_same,
+    require_same_device,
     require_same_dtype,
 )
 from course.state import DeltaState, LinearState
@@ -114,6 +115,7 @@ def require_inputs(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tens
     for axis, index in (("B", 0), ("H", 1), ("S", 2)):
         require_same(axis, {"k": k.shape[index], "v": v.shape[index]})
     require_same_dtype(q=q, k=k, v=v)
+    require_same_device(q=q, k=k, v=v)
     require_positive("Dv", v.shape[3])
     if causal and q.shape[2] != k.shape[2]:
         raise ValueError(
@@ -122,6 +124,7 @@ def require_inputs(q: Tensor, k: Tensor, v: Tensor, causal: bool, key_mask: Tens
         )
     if key_mask is not None:
         require_key_mask(key_mask, k)
+        require_same_device(k=k, key_mask=key_mask)
 
 
 def require_token(q_t: Tensor, k_t: Tensor, v_t: Tensor) -> None:
@@ -133,6 +136,7 @@ def require_token(q_t: Tensor, k_t: Tensor, v_t: Tensor) -> None:
     for index, axis in enumerate("BH"):
         require_same(axis, {"k_t": k_t.shape[index], "v_t": v_t.shape[index]})
     require_same_dtype(q_t=q_t, k_t=k_t, v_t=v_t)
+    require_same_device(q_t=q_t, k_t=k_t, v_t=v_t)
     require_positive("Dv", v_t.shape[2])
 
 
@@ -166,8 +170,14 @@ def start_of(
     dtype: torch.dtype,
     device: torch.device,
 ) -> State:
-    """What there is before the first token: ``state`` in the dtype of the sums, or zeros."""
+    """What there is before the first token: ``state`` in the dtype of the sums, or zeros.
+
+    Raises ``ValueError`` for a state on another device.
+    """
     if state is not None:
+        for name, x in zip(state._fields, state, strict=True):
+            if x.device != device:
+                raise ValueError(f"initial_state.{name}: expected device {device}, got {x.device}")
         wide = {name: getattr(state, name).to(dtype) for name in state._fields if name != "t"}
         return state._replace(**wide)
     shapes = {"S": (B, H, C, Dv), "z": (B, H, C)}

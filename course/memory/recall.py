@@ -17,7 +17,13 @@ from torch.linalg import solve_triangular
 from torch.nn.functional import normalize, one_hot
 
 from course.feature_maps import get_feature_map
-from course.inputs import require_choice, require_floating, require_number, require_positive
+from course.inputs import (
+    require_choice,
+    require_floating,
+    require_number,
+    require_positive,
+    without_autocast,
+)
 from course.linear import divide
 
 RULES = ("add", "divide", "delta", "softmax", "least_squares")
@@ -45,7 +51,8 @@ def leak_matrix(
 ) -> Tensor:
     """``L […, N, N]``, readings = L V: what value j leaves in the reading of pair i.
 
-    ``k [..., N, C]``: keys, or their features, in the order in which they were written. ``rule``:
+    ``k [..., N, C]``: keys, or their features, in the order in which they were written; L has their
+    dtype and is computed in float32 at least. ``rule``:
 
     * ``add``: L = K Kᵀ. ``decay`` γ in (0, 1]: pair j has faded by γ^(N−1−j).
     * ``divide``: the same, each row divided by its sum, as linear attention divides by z.
@@ -60,11 +67,22 @@ def leak_matrix(
     require_floating("k", k)
     if k.ndim < 2:
         raise ValueError(f"k: expected at least 2 axes [..., N, C], got shape {list(k.shape)}")
+    wide = torch.promote_types(k.dtype, torch.float32)
+    with without_autocast(k.device):
+        return _leaks(k.to(wide), rule, float(decay), float(beta), int(passes)).to(k.dtype)
+
+
+def _leaks(k: Tensor, rule: str, decay: float, beta: float, passes: int) -> Tensor:
     N, G = k.shape[-2], k @ k.mT
     if rule == "softmax":
         return torch.softmax(beta * G, -1)
     if rule == "least_squares":
-        return k @ torch.linalg.pinv(k)
+        try:
+            return k @ torch.linalg.pinv(k)
+        except torch.linalg.LinAlgError:
+            raise ValueError(
+                "k: expected finite numbers with rule='least_squares', got inf or NaN"
+            ) from None
     if rule == "delta":
         # S = Kᵀ A: course.memory.delta_chunk with the values I, once a pass, as one chunk.
         A, one = torch.zeros_like(G), torch.ones_like(G[..., 0]).diag_embed()
@@ -100,7 +118,8 @@ def draw_keys(
     """
     require_positive("trials", trials)
     _require_keys(n_pairs, d, seed, keys, cosine)
-    return _keys(trials, n_pairs, d, keys, cosine, torch.Generator().manual_seed(int(seed)))
+    generator = torch.Generator("cpu").manual_seed(int(seed))
+    return _keys(int(trials), int(n_pairs), int(d), keys, cosine, generator)
 
 
 def recall_error(
@@ -143,6 +162,10 @@ def recall_error(
         require_positive("age", age, minimum=0)
         if age >= n_pairs:
             raise ValueError(f"age: expected at most n_pairs − 1 = {n_pairs - 1}, got {age}")
+    # NumPy's small integers would overflow in the sizes, its small floats round the laws.
+    n_pairs, d, Dv, trials, passes = (int(x) for x in (n_pairs, d, Dv, trials, passes))
+    decay, beta, cosine = float(decay), float(beta), None if cosine is None else float(cosine)
+    age = None if age is None else int(age)
     read = slice(None) if age is None else slice(n_pairs - 1 - age, n_pairs - age)
     generator = torch.Generator().manual_seed(int(seed))
     at_once = max(1, _AT_ONCE // (n_pairs * max(n_pairs, d, Dv)))
@@ -194,7 +217,8 @@ def _features(fm: Callable[[Tensor], Tensor], k: Tensor, rule: str) -> Tensor:
     if not isinstance(K, Tensor) or K.shape[:-1] != k.shape[:-1]:
         came = list(K.shape) if isinstance(K, Tensor) else type(K).__name__
         raise ValueError(f"feature_map: expected features {[*k.shape[:-1], 'C']}, got {came}")
-    return K if rule == "divide" else normalize(K, dim=-1)
+    require_floating("feature_map", K)
+    return K.double() if rule == "divide" else normalize(K.double(), dim=-1)
 
 
 def _law(
@@ -211,13 +235,17 @@ def _law(
 ) -> float | None:
     """√(E|reading − v|² / E|v|²) where it is known; ``alike``: the mean cosine of two values."""
     if rule == "delta" and keys == "orthonormal":
-        return float(abs(1 - beta) ** passes)
+        try:
+            return abs(1 - beta) ** passes
+        except OverflowError:
+            return math.inf
     if rule == "delta" and beta == 1 and age == 0:
         return 0.0
     if rule == "delta" and beta == passes == 1 and keys == "gaussian":
         ages = range(n) if age is None else [age]
         return math.sqrt(sum(_delta_law(n, d, a) for a in ages) / len(ages))
-    if rule == "least_squares" and (alike == 0 or keys != "correlated"):
+    # Correlated keys in a plane are only two, and a draw of one alone has rank 1.
+    if rule == "least_squares" and (keys != "correlated" or (alike == 0 and d > 2)):
         return math.sqrt(max(0.0, 1 - d / n))  # n − d directions of the values cannot be held
     if rule != "add":
         return None
@@ -278,6 +306,8 @@ def _require_keys(n: int, d: int, seed: int, keys: str, cosine: float | None) ->
     require_positive("n_pairs", n)
     require_positive("d", d)
     require_positive("seed", seed, minimum=0)
+    if seed >= 2**64:
+        raise ValueError(f"seed: expected below 2^64, got {seed}")
     require_choice("keys", keys, KEYS)
     if keys == "orthonormal" and n > d:
         raise ValueError(f"n_pairs: expected at most d = {d} orthonormal keys, got {n}")

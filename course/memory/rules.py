@@ -37,6 +37,7 @@ from course.inputs import (
     require_positive,
     require_rank,
     require_same,
+    require_same_device,
     without_autocast,
 )
 from course.linear import CHUNK_SIZE, by_formula, chunk, linear_attention_step
@@ -203,12 +204,12 @@ def gated_attention_step(
     _require_number_a_token("log_decay", log_decay, q_t, "B H")
     if state is not None:
         fm = require_map(feature_map, normalize)
-        B, H, D = k_t.shape
-        require_state(state, LinearState, B, H, width(fm, D), v_t.shape[-1])
+        (B, H, D), Dv = k_t.shape, v_t.shape[-1]
+        require_state(state, LinearState, B, H, width(fm, D), Dv)
         wide = torch.promote_types(q_t.dtype, torch.float32)
+        past = start_of(state, LinearState, B, H, width(fm, D), Dv, wide, q_t.device)
         decay = log_decay.to(wide).exp()[..., None]
-        S, z = decay[..., None] * state.S.to(wide), decay * state.z.to(wide)
-        state = LinearState(S, z, state.t)
+        state = LinearState(decay[..., None] * past.S, decay * past.z, past.t)
     return linear_attention_step(
         q_t, k_t, v_t, state, feature_map=feature_map, normalize=normalize, scale=scale
     )
@@ -318,6 +319,7 @@ def _require_number_a_token(name: str, x: Tensor, q: Tensor, axes: str) -> None:
     require_floating(name, x)
     for index, axis in enumerate(axes.split()):
         require_same(axis, {"q": q.shape[index], name: x.shape[index]})
+    require_same_device(**{"q": q, name: x})
 
 
 def _column(x: Tensor, like: Tensor, key_mask: Tensor | None) -> Tensor:

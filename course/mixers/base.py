@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from course.config import TransformerConfig
-from course.inputs import require_choice
+from course.inputs import require_choice, require_tensor
 
 #: ``impl`` of the mixers that attend: who computes it (see :func:`course.linear.linear_attention`).
 IMPLS = ("torch", "reference", "triton")
@@ -90,6 +90,7 @@ def require_state(state: object, kind: type, like: Tensor, **shapes: tuple[int, 
         raise ValueError(f"cache: expected a {kind.__name__}, got {type(state).__name__}")
     for name, shape in shapes.items():
         tensor: Tensor = getattr(state, name)
+        require_tensor(f"cache.{name}", tensor)
         if tuple(tensor.shape) != shape or tensor.device != like.device:
             raise ValueError(
                 f"cache.{name}: expected shape {list(shape)} on {like.device}, "

@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course.config import TransformerConfig
-from course.inputs import require_positive
+from course.inputs import (
+    autocasts,
+    require_floating,
+    require_positive,
+    require_rank,
+    require_same,
+    require_same_dtype,
+)
 from course.mixers.base import Mixer, register_mixer, require_state
 
 
@@ -38,6 +45,7 @@ class ConvMixer(Mixer):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x [B,T,E]`` → ``[B,T,E]``."""
+        self._require(x)
         return self._mix(F.pad(x, (0, 0, self.width - 1, 0)), x.shape[1])
 
     def with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,6 +53,7 @@ class ConvMixer(Mixer):
 
         Entry (t, t − j) of each is that channel's w_j, so the rows do not sum to 1.
         """
+        self._require(x)
         T = x.shape[1]
         lag = torch.arange(T, device=x.device)[:, None] - torch.arange(T, device=x.device)
         reached = (lag >= 0) & (lag < self.width)
@@ -54,17 +63,27 @@ class ConvMixer(Mixer):
 
     def decode(self, x: Tensor, state: ConvState | None) -> tuple[Tensor, ConvState]:
         """Go on from the inputs kept in ``state`` with ``x [B,T,E]``."""
+        self._require(x)
         B, T, E = x.shape
         if state is None:
             state = ConvState(x.new_zeros(B, self.width - 1, E))
         require_state(state, ConvState, x, past=(B, self.width - 1, E))
-        padded = torch.cat([state.past, x.to(state.past.dtype)], dim=1)
+        if not autocasts(x.device):  # there the wider dtype goes on
+            require_same_dtype(**{"cache.past": state.past, "the new x": x})
+        padded = torch.cat([state.past, x], dim=1)
         return self._mix(padded, T), ConvState(padded[:, T:].clone())
 
     def _mix(self, padded: Tensor, T: int) -> Tensor:
-        """``padded [B, width − 1 + T, E]`` → ``[B,T,E]``."""
-        y: Tensor = self.bias
+        """``padded [B, width − 1 + T, E]`` → ``[B,T,E]``, summed in float32 at least."""
+        narrow = torch.promote_types(padded.dtype, self.weight.dtype)
+        wide = torch.promote_types(narrow, torch.float32)
+        y = self.bias.to(wide)
         for j in range(self.width):
             start = self.width - 1 - j
-            y = y + self.weight[j] * padded[:, start : start + T]
-        return y
+            y = y + self.weight[j].to(wide) * padded[:, start : start + T]
+        return y.to(narrow)
+
+    def _require(self, x: Tensor) -> None:
+        require_rank("x", x, "B T E")
+        require_floating("x", x)
+        require_same("E", {"x": x.shape[2], "the layer": self.weight.shape[1]})

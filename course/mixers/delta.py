@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from course.attention import MultiHeadAttention
 from course.config import TransformerConfig
@@ -65,5 +67,12 @@ class DeltaMixer(Mixer):
     def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries and keys of length 1, values, and β ``[B,H,T]``."""
         q, k, v = self.attention.heads(x)
-        q, k = (F.normalize(y, dim=-1).to(y.dtype) for y in (q, k))
-        return q, k, v, self.strength(x).sigmoid().transpose(1, 2)
+        return _unit(q), _unit(k), v, self.strength(x).sigmoid().transpose(1, 2)
+
+
+def _unit(y: Tensor) -> Tensor:
+    """``y [B,H,T,D]`` brought to length 1, computed in float32 at least; 0 where it is 0."""
+    wide = y.to(torch.promote_types(y.dtype, torch.float32))
+    length = wide.norm(dim=-1, keepdim=True)
+    # x/∞ is 0 with gradient 0. An epsilon is 0 itself in float16, and else a gradient of 1/epsilon.
+    return (wide / length.masked_fill(length == 0, math.inf)).to(y.dtype)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from course.inputs import require_number, require_positive, require_same
+from course.inputs import require_bool, require_number, require_positive, require_rank, require_same
 
 #: Where there is no target (what PyTorch's cross-entropy leaves out).
 NO_TARGET = -100
@@ -62,6 +62,7 @@ def make_mqar(
     require_positive("n", n, minimum=0)
     require_positive("seed", seed, minimum=0)
     words = _require_room(seq_len, n_pairs, vocab_size, alpha)
+    n, seq_len, n_pairs = int(n), int(seq_len), int(n_pairs)  # NumPy's small integers overflow
     rng = np.random.default_rng(int(seed))
     pairs_end, slots = 2 * n_pairs, (seq_len - 2 * n_pairs) // 2
 
@@ -87,10 +88,10 @@ def _require_room(seq_len: int, n_pairs: int, vocab_size: int, alpha: float) -> 
     require_positive("n_pairs", n_pairs)
     require_number("alpha", alpha, above=0)
     words = vocabulary(vocab_size)
-    if 4 * n_pairs > seq_len:
+    if 4 * int(n_pairs) > seq_len:
         raise ValueError(
             "n_pairs: expected 4·n_pairs ≤ seq_len (a pair takes two places, and so does its "
-            f"query with the answer), got 4·{n_pairs} = {4 * n_pairs} > {seq_len}"
+            f"query with the answer), got 4·{n_pairs} = {4 * int(n_pairs)} > {seq_len}"
         )
     if n_pairs > len(words.keys):
         raise ValueError(
@@ -110,14 +111,17 @@ class _Batches:
     halvings: int
 
     def __call__(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        half = 2 ** int(torch.randint(self.halvings + 1, (), generator=generator))
+        def draw(below: int) -> int:
+            return int(torch.randint(below, (), generator=generator, device=generator.device))
+
+        half = 2 ** draw(self.halvings + 1)
         return make_mqar(
             self.batch * half,
             seq_len=self.seq_len // half,
             n_pairs=self.n_pairs // half,
             vocab_size=self.vocab_size,
             alpha=self.alpha,
-            seed=int(torch.randint(2**62, (), generator=generator)),
+            seed=draw(2**62),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -147,9 +151,9 @@ def mqar_batches(
     require_positive("halvings", halvings, minimum=0)
     _require_room(seq_len, n_pairs, vocab_size, alpha)
     for name, size in (("seq_len", seq_len), ("n_pairs", n_pairs)):
-        if size % 2**halvings:
+        if int(size) % 2 ** int(halvings):
             raise ValueError(
-                f"{name}: expected a multiple of 2^halvings = {2**halvings}, got {size}"
+                f"{name}: expected a multiple of 2^halvings = {2 ** int(halvings)}, got {size}"
             )
     return _Batches(
         batch=int(batch),
@@ -166,6 +170,7 @@ def solve(inputs: Tensor) -> Tensor:
 
     Of several earlier places the last one counts.
     """
+    require_rank("inputs", inputs, "n T")
     earlier = _last_earlier(inputs)
     told = inputs.gather(1, (earlier + 1).clamp(max=inputs.shape[1] - 1))
     return told.masked_fill(earlier < 0, NO_TARGET)
@@ -173,8 +178,8 @@ def solve(inputs: Tensor) -> Tensor:
 
 def distances(inputs: Tensor, targets: Tensor) -> Tensor:
     """How many tokens before each query its key stood: ``[n,T]``, 0 where there is no target."""
-    T = inputs.shape[1]
-    gap = torch.arange(T) - _last_earlier(inputs)
+    _require_alike(inputs=inputs, targets=targets)
+    gap = torch.arange(inputs.shape[1], device=inputs.device) - _last_earlier(inputs)
     return gap.masked_fill(targets == NO_TARGET, 0)
 
 
@@ -185,6 +190,13 @@ def _last_earlier(inputs: Tensor) -> Tensor:
     same = tokens[:, 1:] == tokens[:, :-1]
     before = F.pad(torch.where(same, places[:, :-1], -1), (1, 0), value=-1)
     return torch.empty_like(places).scatter(1, places, before)
+
+
+def _require_alike(**texts: Tensor) -> None:
+    for name, x in texts.items():
+        require_rank(name, x, "n T")
+    for index, axis in enumerate("nT"):
+        require_same(axis, {name: x.shape[index] for name, x in texts.items()})
 
 
 @torch.no_grad()
@@ -199,9 +211,11 @@ def accuracy(predicted: Tensor, targets: Tensor, among: Tensor | None = None) ->
     ``among [n,T]``: a boolean mask of the targets that count, for example
     ``distances(inputs, targets) > 16``. NaN if none does.
     """
-    require_same("n and T", {"predicted": predicted.numel(), "targets": targets.numel()})
+    _require_alike(predicted=predicted, targets=targets)
     asked = targets != NO_TARGET
     if among is not None:
+        _require_alike(among=among, targets=targets)
+        require_bool("among", among, "True = counts")
         asked = asked & among
     return (predicted == targets)[asked].double().mean().item()
 
@@ -214,6 +228,8 @@ def told_by_context(inputs: Tensor, targets: Tensor) -> Tensor:
     know anyway (a frequent pair) is told too: leave such pairs out of the mask to ask for recall
     alone. Source: the "AR hits" of Arora et al. 2023 (arXiv:2312.04927).
     """
+    _require_alike(inputs=inputs, targets=targets)
+    inputs, targets = inputs.long(), targets.long()  # room for the number of a pair
     asked = targets != NO_TARGET
     after = torch.where(asked, targets, inputs.roll(-1, 1))
     size = int(after.max()) + 1 if after.numel() else 1
@@ -236,6 +252,9 @@ def split_loss(
 
     The mean over all targets is ``share·told + (1 − share)·rest``. A part without targets is NaN.
     """
+    _require_alike(inputs=inputs, targets=targets)
+    _require_alike(told=told, targets=targets)
+    require_bool("told", told, "True = the context has told it")
     losses = torch.cat(
         [
             F.cross_entropy(model(rows).mT.double(), wanted, reduction="none")

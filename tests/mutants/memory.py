@@ -457,6 +457,7 @@ MISREAD: dict[str, type[Recall]] = {
     "an interval of single readings": _interval(lambda n, trials: 1 / math.sqrt(n)),
     "an interval of single draws": _interval(lambda n, trials: math.sqrt(trials)),
     "an interval of half the width": _interval(lambda n, trials: 0.5),
+    "an interval that holds in 90 of 100": _interval(lambda n, trials: 1.64 / 1.96),
     "the mean is the root of the mean square": _errors(
         lambda found, n, d, o: found._replace(
             mean=found.rms, low=found.low + found.rms - found.mean,

@@ -70,6 +70,19 @@ def seed_ignored(n: int, *, seed: int, **options: Any) -> tuple[Tensor, Tensor]:
     return mqar.make_mqar(n, seed=0, **options)
 
 
+def keys_as_they_come(inputs: Tensor, targets: Tensor, options: Any) -> tuple[Tensor, Tensor]:
+    """The keys are the first ones of the vocabulary, in order: nobody needs to read them."""
+    drawn = inputs[:, 0 : 2 * options["n_pairs"] : 2]
+    keys = len(mqar.vocabulary(options["vocab_size"]).keys)
+    order = torch.zeros(len(inputs), keys, dtype=torch.int64)
+    order.scatter_(1, drawn, torch.arange(options["n_pairs"]).expand_as(drawn))
+    return torch.where(inputs < keys, order.gather(1, inputs.clamp(max=keys - 1)), inputs), targets
+
+
+def one_filler(inputs: Tensor, targets: Tensor, options: Any) -> tuple[Tensor, Tensor]:
+    return inputs.clamp(max=mqar.vocabulary(options["vocab_size"]).fillers[0]), targets
+
+
 def values_all_different(n: int, **options: Any) -> tuple[Tensor, Tensor]:
     """Who has seen some answers can exclude them: better than chance without any pair."""
     inputs, targets = mqar.make_mqar(n, **options)
@@ -135,6 +148,8 @@ MUTANTS = {
     "fillers repeat keys": made(fillers_collide),
     "two generators, one seeded": made(two_generators),
     "the seed is ignored": task(make_mqar=seed_ignored),
+    "keys as they come": made(keys_as_they_come),
+    "one filler": made(one_filler),
     "values never repeat": task(make_mqar=values_all_different),
     "gaps are uniform": gaps(1.0),
     "long gaps are likely": gaps(),
