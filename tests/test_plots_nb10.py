@@ -24,7 +24,19 @@ GROUPS = {
     },
     "another": {"window": [(3_200, 0.03, 0.03, 0.03)], "softmax": [(196_000, 0.95, 0.9, 1.0)]},
 }
-TEN = {"all": {name: [(10.0 ** (2 + n / 2), n / 10, 0, 1)] for n, name in enumerate("abcdefghij")}}
+MIXERS = [
+    "softmax",
+    "hybrid",
+    "taylor",
+    "window",
+    "delta",
+    "elu",
+    "gated",
+    "favor",
+    "cosformer",
+    "plain",
+]
+TEN = {"all": {name: [(10.0 ** (2 + n / 2), n / 10, 0, 1)] for n, name in enumerate(MIXERS)}}
 
 DRAW = {
     "task": lambda: plots.recall_task(CHAT, asked=[7, 10, 12]),

@@ -319,9 +319,8 @@ def frontier(
         axes.set_title(title)
         _lines(axes, {name: float(x[number]) for name, x in upright.items()}, levels or {})
     panels[0].set_ylabel("share of questions answered right")
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 10)
-    )
+    columns = len(handles) if len(handles) < 7 else -(-len(handles) // 2)  # at most two rows
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns)
     return Picture(
         figure,
         finding=f"The smallest state that answers {enough:g} of the questions. {'; '.join(told)}.",
