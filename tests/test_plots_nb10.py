@@ -24,7 +24,18 @@ GROUPS = {
     },
     "another": {"window": [(3_200, 0.03, 0.03, 0.03)], "softmax": [(196_000, 0.95, 0.9, 1.0)]},
 }
-MIXERS = "softmax hybrid taylor window delta elu gated favor cosformer plain".split()
+MIXERS = [
+    "softmax",
+    "hybrid",
+    "taylor",
+    "window",
+    "delta",
+    "elu",
+    "gated",
+    "favor",
+    "cosformer",
+    "plain",
+]
 TEN = {"all": {name: [(10.0 ** (2 + n / 2), n / 10, 0, 1)] for n, name in enumerate(MIXERS)}}
 
 DRAW = {
