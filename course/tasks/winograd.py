@@ -3,11 +3,11 @@
     the X did not cross the Y because it was too A , so the R waited .
 
 With *tired* "it" is who crosses, so R is X; with *wet* it is what is crossed, so R is Y. A model
-that predicts the next word must decide after "so the". Two versions of the task have the same
-words. In :data:`LEAKY` X is an animal and Y a place: the words of a sentence give the answer away,
-in whatever order they stand. In :data:`REPAIRED` both nouns come from one pool and any noun may
-stand in either slot; some pairs are held out in one order and trained in the other, so whoever
-knows which nouns there were, but not which came first, answers the held-out ones backwards.
+that predicts the next word must decide after "so the". There are two versions of the task. In
+:data:`LEAKY` X is an animal and Y a place: the words of a sentence give the answer away, in
+whatever order they stand. In :data:`REPAIRED` both nouns come from one pool and any noun may stand
+in either slot; some pairs are held out in one order and trained in the other, so whoever remembers
+which nouns there were, but not which came first, answers the held-out ones backwards.
 
 Source: Levesque, Davis and Morgenstern, "The Winograd Schema Challenge" (2012). The sentence about
 the animal and the street is the one on which attention maps were first shown (Uszkoreit,
