@@ -11,10 +11,12 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 class UnusableCheckpoint(ValueError):
@@ -23,6 +25,19 @@ class UnusableCheckpoint(ValueError):
 
 class DamagedCheckpoint(UnusableCheckpoint):
     """The file is cut short, or its contents are not those that were written."""
+
+
+def begun_again(run: Callable[[], T], path: Path | None) -> T:
+    """What ``run`` returns; where it cannot go on from the file at ``path``, it begins anew.
+
+    An unusable file is met before anything is trained, and is deleted.
+    """
+    try:
+        return run()
+    except UnusableCheckpoint:
+        assert path is not None
+        path.unlink()
+        return run()
 
 
 def prepare(path: str | Path) -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from itertools import combinations
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
+from PIL import Image
 
 from course.plots import Picture
 
@@ -48,3 +51,21 @@ def outside(picture: Picture) -> list[str]:
 
 def patches(picture: Picture, kind: type[Patch]) -> list[Patch]:
     return [patch for axes in picture.figure.axes for patch in axes.patches if type(patch) is kind]
+
+
+def require_readable(picture: Picture) -> None:
+    """No text meets another or leaves the page, all are large enough; alt and finding say much."""
+    assert overlapping(picture) == []
+    assert outside(picture) == []
+    assert min(text.get_fontsize() for text in texts(picture)) >= 8
+    assert picture.figure.get_size_inches()[0] <= 9.5
+    assert len(picture.alt) > 60 and len(picture.finding) > 40 and picture.alt != picture.finding
+
+
+def require_white_edge(picture: Picture) -> None:
+    """Opaque, and white all around."""
+    image = Image.open(io.BytesIO(picture.png()))
+    assert image.mode == "RGB"
+    pixels = np.asarray(image)
+    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+        assert (edge == 255).all()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course.bench import linear as bench
+from course.bench.goals import threads
 from tests import oracles
 from tests.drawing import close, draw
 
@@ -53,8 +54,8 @@ def test_sizes_below_one_are_refused(argument):
 
 def test_threads_are_as_before_after_a_bench():
     before = torch.get_num_threads()
-    with bench.threads(1):
+    with threads(1):
         assert torch.get_num_threads() == 1
-    with pytest.raises(RuntimeError), bench.threads(None):
+    with pytest.raises(RuntimeError), threads(None):
         raise RuntimeError
     assert torch.get_num_threads() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Circle, PathPatch, Polygon, Rectangle
-from PIL import Image
 
 from course import plots
 from course.plots import HIDDEN, Picture
@@ -61,21 +59,12 @@ def pictures() -> dict[str, Picture]:
 
 @pytest.mark.parametrize("name", DRAW)
 def test_every_text_can_be_read(pictures, name: str) -> None:
-    picture = pictures[name]
-    assert ink.overlapping(picture) == []
-    assert ink.outside(picture) == []
-    assert min(text.get_fontsize() for text in ink.texts(picture)) >= 8
-    assert picture.figure.get_size_inches()[0] <= 9.5
-    assert len(picture.alt) > 60 and len(picture.finding) > 40 and picture.alt != picture.finding
+    ink.require_readable(pictures[name])
 
 
 @pytest.mark.parametrize("name", DRAW)
 def test_pictures_are_opaque_and_white_at_the_edge(pictures, name: str) -> None:
-    image = Image.open(io.BytesIO(pictures[name].png()))
-    assert image.mode == "RGB"
-    pixels = np.asarray(image)
-    for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
-        assert (edge == 255).all()
+    ink.require_white_edge(pictures[name])
 
 
 def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:

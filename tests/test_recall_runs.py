@@ -8,6 +8,7 @@ import math
 import pytest
 
 from course.experiments import configs, recall
+from course.experiments.language_model import curve_of
 from course.experiments.runner import Progress, config_hash, run_sweep
 from course.tasks.mqar import accuracy, distances, make_mqar, predictions, vocabulary
 from course.training import History
@@ -124,7 +125,7 @@ def test_a_run_that_diverges_is_a_result():
 
 def test_a_curve_has_a_row_an_evaluation():
     history = History(losses=[3.0, 1.0, 2.0], evaluations=[(2, 0.25), (3, 0.5)])
-    assert recall.curve_of(history) == {
+    assert curve_of(history, "accuracy") == {
         "first": [3.0, 1.0, 2.0],
         "step": [2, 3],
         "train": [2.0, 2.0],
@@ -140,26 +141,6 @@ def test_dask_records_the_same(tmp_path):
     there = run_sweep(sweep, tmp_path / "there", engine="dask", jobs=2, quiet=True)
     for name in ("config", "curve", "result"):
         assert [record[name] for record in here] == [record[name] for record in there]
-
-
-def test_a_point_is_a_model_at_its_best_rate():
-    def record(width: int, rate: float, seed: int, **result: float) -> dict:
-        training = TRAINING | {"lr": rate}
-        label = f"elu, D = {width}, rate {rate:g}"
-        config = run_config(model={"E": width}, training=training, label=label, seed=seed)
-        return {"config": config, "result": {"state_bytes": 100 * width} | result}
-
-    found = recall.points(
-        [
-            record(8, 3e-3, 0, accuracy=0.5),
-            record(4, 3e-3, 0, accuracy=0.9),
-            record(8, 3e-3, 1, accuracy=0.7),
-            record(8, 1e-2, 0, accuracy=0.65),
-            record(4, 1e-2, 0, diverged_at=7),
-        ]
-    )
-    assert found == [("elu, D = 8", 800, 1e-2, (0.65,)), ("elu, D = 4", 400, 3e-3, (0.9,))]
-    assert recall.points([]) == []
 
 
 # ------------------------------------------------------------------------ what is declared

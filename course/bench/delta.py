@@ -6,8 +6,6 @@ The contenders of a group take turns, so that a busy machine slows each of them 
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from course.bench.goals import Goal, draw, judged, table, threads
+from course.bench.goals import Goal, add_options, draw, judged, printed, table
 from course.inputs import require_positive
 from course.linear import linear_attention
 from course.measure import median_seconds
@@ -40,9 +38,7 @@ def add_parser(benches: argparse._SubParsersAction) -> None:
         description="Time of the delta rule, forward and backward: by chunks, as a loop, and "
         "beside additive writing; time a token as texts get longer.",
     )
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each (default 5)")
-    parser.add_argument("--threads", type=int, help="threads to use (default: PyTorch's own)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    add_options(parser, repeats=5)
     parser.set_defaults(run=_command)
 
 
@@ -114,15 +110,4 @@ def report(found: dict[str, Any]) -> str:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    started = time.perf_counter()
-    try:
-        with threads(arguments.threads):
-            found = bench_delta(repeats=arguments.repeats)
-    except (ValueError, RuntimeError) as error:
-        print(error)
-        return 2
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        print(f"{report(found)}\n\n{time.perf_counter() - started:.0f} s")
-    return 0
+    return printed(arguments, bench_delta, report)

@@ -1,9 +1,12 @@
-"""What the benches share: inputs, threads, and goals with the table that judges them."""
+"""What the benches share: options, inputs, threads, and goals with the table that judges them."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +17,35 @@ from course.inputs import require_positive
 
 #: What is measured, whether the value must stay below or above the bound, and the bound.
 Goal = tuple[str, str, float]
+
+
+def add_options(parser: argparse.ArgumentParser, *, repeats: int) -> None:
+    """``--repeats``, ``--threads``, ``--json``."""
+    parser.add_argument(
+        "--repeats", type=int, default=repeats, help=f"runs of each (default {repeats})"
+    )
+    parser.add_argument("--threads", type=int, help="threads to use (default: PyTorch's own)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def printed(
+    arguments: argparse.Namespace,
+    bench: Callable[..., dict[str, Any]],
+    report: Callable[[dict[str, Any]], str],
+) -> int:
+    """Run ``bench`` with these options and print what it found; returns the exit status."""
+    started = time.perf_counter()
+    try:
+        with threads(arguments.threads):
+            found = bench(repeats=arguments.repeats)
+    except (ValueError, RuntimeError) as error:
+        print(error)
+        return 2
+    if arguments.json:
+        print(json.dumps(found))
+    else:
+        print(f"{report(found)}\n\n{time.perf_counter() - started:.0f} s")
+    return 0
 
 
 def draw(count: int, *shape: int) -> list[Tensor]:

@@ -7,16 +7,14 @@ those of the bare form (no feature map, no denominator) unless a line says somet
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from course.bench.goals import Goal, draw, judged, table, threads
+from course.bench.goals import Goal, add_options, draw, judged, printed, table
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
@@ -45,9 +43,7 @@ def add_parser(benches: argparse._SubParsersAction) -> None:
         help="linear attention against the limit that the matrix-multiply rate sets",
         description="Time and memory of linear attention, of the alternatives, and of one step.",
     )
-    parser.add_argument("--repeats", type=int, default=15, help="runs of each (default 15)")
-    parser.add_argument("--threads", type=int, help="threads to use (default: PyTorch's own)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    add_options(parser, repeats=15)
     parser.set_defaults(run=_command)
 
 
@@ -212,15 +208,4 @@ def report(found: dict[str, Any]) -> str:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    started = time.perf_counter()
-    try:
-        with threads(arguments.threads):
-            found = bench_linear(repeats=arguments.repeats)
-    except (ValueError, RuntimeError) as error:
-        print(error)
-        return 2
-    if arguments.json:
-        print(json.dumps(found))
-    else:
-        print(f"{report(found)}\n\n{time.perf_counter() - started:.0f} s")
-    return 0
+    return printed(arguments, bench_linear, report)

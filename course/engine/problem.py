@@ -73,13 +73,20 @@ def pose(
     B, H, S_len, D = k.shape
     past = start_of(initial_state, LinearState, B, H, width(fm, D), v.shape[-1], wide, q.device)
     places = positions_of(fm, initial_state, past.t, key_mask, q.shape[2], S_len)
-    q, k, v = q.to(wide), k.to(wide), v.to(wide)
-    if key_mask is not None:
-        # Before the map: 0 · NaN is NaN, in the gradient of the map too.
-        hidden = ~key_mask[:, None, :, None]
-        k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
-    seen = S_len if key_mask is None else key_mask.sum(-1)
-    return Problem(q, k, v, past.S, past.z, key_mask, *places), past.t + seen
+    # Before the map: 0 · NaN is NaN, in the gradient of the map too.
+    k, v = (without_padding(x.to(wide), key_mask) for x in (k, v))
+    t = past.t + tokens_of(key_mask, S_len)
+    return Problem(q.to(wide), k, v, past.S, past.z, key_mask, *places), t
+
+
+def without_padding(x: Tensor, key_mask: Tensor | None) -> Tensor:
+    """``x [B,H,S,·]`` with zeros where ``key_mask [B,S]`` is False."""
+    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
+
+
+def tokens_of(key_mask: Tensor | None, S_len: int) -> Tensor | int:
+    """How many real tokens each text has."""
+    return S_len if key_mask is None else key_mask.sum(-1)
 
 
 def require_map(feature_map: str | nn.Module, normalize: bool) -> nn.Module:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from course.attention import attention_weights
-from course.checkpoints import UnusableCheckpoint
+from course.checkpoints import begun_again
 from course.experiments.runner import Config, Progress
 from course.mixers import SoftmaxMixer
 from course.randomness import mode_kept
@@ -66,12 +66,7 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     options: dict[str, Any] = {"evaluate": evaluate, "stop": watch, "checkpoint": checkpoint}
     diverged = False
     try:
-        try:
-            history = fit(model, corpus, config, **options)
-        except UnusableCheckpoint:  # nothing was trained yet; begin again
-            assert checkpoint is not None
-            checkpoint.unlink()
-            history = fit(model, corpus, config, **options)
+        history = begun_again(lambda: fit(model, corpus, config, **options), checkpoint)
     except (FloatingPointError, OverflowError):
         diverged = True
     curve = curve_of(history)
@@ -122,8 +117,8 @@ def first_losses(config: Config, steps: int) -> list[float]:
     return [round(loss, 5) for loss in fit(model, corpus, config, steps=steps).losses]
 
 
-def curve_of(history: History) -> dict[str, Any]:
-    """What is stored of a History: the first losses, and a row an evaluation."""
+def curve_of(history: History, measured: str = "held_out") -> dict[str, Any]:
+    """What is stored of a History: the first losses, and a row an evaluation of ``measured``."""
     steps = [step for step, _ in history.evaluations]
     return {
         "first": [round(loss, 5) for loss in history.losses[:FIRST_STEPS]],
@@ -132,7 +127,7 @@ def curve_of(history: History) -> dict[str, Any]:
             round(sum(history.losses[a:b]) / (b - a), 4)
             for a, b in zip([0, *steps], steps, strict=False)
         ],
-        "held_out": [_finite(value, 4) for _, value in history.evaluations],
+        measured: [_finite(value, 4) for _, value in history.evaluations],
     }
 
 

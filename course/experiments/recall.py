@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
-from course.checkpoints import UnusableCheckpoint
-from course.experiments.language_model import FIRST_STEPS, reuse_freed_memory
-from course.experiments.runner import Config, Progress, Record, canonical
+from course.checkpoints import begun_again
+from course.experiments.language_model import curve_of, reuse_freed_memory
+from course.experiments.runner import Config, Progress
 from course.tasks.mqar import accuracy, distances, make_mqar, mqar_batches, predictions
 from course.training import History, train
 from course.transformer import Transformer, TransformerConfig
@@ -63,17 +60,15 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
         "state_bytes": sum(model.state_bytes(inputs.shape[1])),
     }
     try:
-        try:
-            history = fit(model, config, **options)
-        except UnusableCheckpoint:  # nothing was trained yet; begin again
-            assert progress.checkpoint is not None
-            progress.checkpoint.unlink()
-            history = fit(model, config, **options)
+        history = begun_again(lambda: fit(model, config, **options), progress.checkpoint)
     except FloatingPointError:
-        return {"curve": curve_of(history), "result": result | {"diverged_at": history.steps}}
+        return {
+            "curve": curve_of(history, "accuracy"),
+            "result": result | {"diverged_at": history.steps},
+        }
     progress.keep(model)
     result |= {"steps": history.steps} | final(model, config)
-    return {"curve": curve_of(history), "result": result}
+    return {"curve": curve_of(history, "accuracy"), "result": result}
 
 
 def build(config: Config) -> Transformer:
@@ -116,19 +111,6 @@ def first_losses(config: Config, steps: int) -> list[float]:
     return [round(loss, 5) for loss in fit(build(config), config, steps=steps).losses]
 
 
-def curve_of(history: History) -> dict[str, Any]:
-    """What is stored of a History: the first losses, and a row an evaluation."""
-    steps = [step for step, _ in history.evaluations]
-    return {
-        "first": [round(loss, 5) for loss in history.losses[:FIRST_STEPS]],
-        "step": steps,
-        "train": [
-            round(sum(history.losses[a:b]) / (b - a), 4) for a, b in itertools.pairwise([0, *steps])
-        ],
-        "accuracy": [round(value, 4) for _, value in history.evaluations],
-    }
-
-
 def final(model: Transformer, config: Config) -> dict[str, float]:
     """Accuracies over all queries, by distance, beyond a window's reach, and with fewer pairs."""
     inputs, targets = held_out(config)
@@ -145,35 +127,3 @@ def final(model: Transformer, config: Config) -> dict[str, float]:
         name = f"{config['task']['n_pairs'] // 2**halvings} pairs"
         found[name] = accuracy(predictions(model, inputs), targets)
     return {name: round(value, 4) for name, value in found.items()}
-
-
-class Point(NamedTuple):
-    """One model of the frontier at its best rate, with an accuracy a seed."""
-
-    label: str
-    state_bytes: int
-    rate: float
-    accuracies: tuple[float, ...]
-
-
-def points(records: Sequence[Record]) -> list[Point]:
-    """The models in ``records``, in their order, each at the rate with the best mean accuracy.
-
-    A run that diverged counts as accuracy 0.
-    """
-    models: dict[str, dict[float, list[Record]]] = {}
-    for record in records:
-        config = record["config"]
-        rates = models.setdefault(canonical(config["model"]), {})
-        rates.setdefault(config["training"]["lr"], []).append(record)
-    found = []
-    for rates in models.values():
-        tried = {
-            rate: tuple(run["result"].get("accuracy", 0.0) for run in runs)
-            for rate, runs in rates.items()
-        }
-        best = max(tried, key=lambda rate: fmean(tried[rate]))
-        run = rates[best][0]
-        label = run["config"]["label"].partition(", rate")[0]
-        found.append(Point(label, run["result"]["state_bytes"], best, tried[best]))
-    return found

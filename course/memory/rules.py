@@ -28,6 +28,8 @@ from course.engine.problem import (
     require_token,
     root_of,
     start_of,
+    tokens_of,
+    without_padding,
 )
 from course.feature_maps import width
 from course.inputs import (
@@ -160,8 +162,9 @@ def gated_attention(
     dtype of ``q``, and with ``return_state`` the pair (output, :class:`LinearState`). With
     ``log_decay`` 0 it is :func:`course.linear.linear_attention`, whose ``feature_map``,
     ``normalize``, ``scale``, ``key_mask`` and precision it has; a padded token does not fade the
-    state either. ``form``: ``chunk`` (chunks of ``chunk_size``, None = 64) or ``loop``, the same
-    result, slowly.
+    state either. Above 0 (γ in place of ln γ, say) the state grows, soon without limit: the numbers
+    are not looked at, which would make a GPU wait. ``form``: ``chunk`` (chunks of ``chunk_size``,
+    None = 64) or ``loop``, the same result, slowly.
 
     Raises ``ValueError`` naming the argument, as there.
     Source: Yang et al. 2024 (arXiv:2312.06635), section 4, with one decay a head: Dao and Gu 2024
@@ -269,18 +272,13 @@ def delta_attention(
     with without_autocast(q.device):
         wide = torch.promote_types(q.dtype, torch.float32)
         past = start_of(initial_state, DeltaState, B, H, D, v.shape[-1], wide, q.device)
-        q_wide, k_wide, v_wide = (x.to(wide) for x in (q, k, v))
-        if key_mask is not None:
-            hidden = ~key_mask[:, None, :, None]
-            k_wide, v_wide = k_wide.masked_fill(hidden, 0), v_wide.masked_fill(hidden, 0)
-        b = _column(beta, q_wide, key_mask)
-        if form == "loop":
-            out, S = delta_loop(q_wide, k_wide, v_wide, past.S, b)
-        else:
-            out, S = delta_chunk(q_wide, k_wide, v_wide, past.S, b, size)
+        q_wide = q.to(wide)
+        k_wide, v_wide = (without_padding(x.to(wide), key_mask) for x in (k, v))
+        rule = delta_loop if form == "loop" else partial(delta_chunk, size=size)
+        out, S = rule(q_wide, k_wide, v_wide, past.S, _column(beta, q_wide, key_mask))
         out = out.to(q.dtype)
-        seen = T if key_mask is None else key_mask.sum(-1)
-        return (out, DeltaState(S, past.t + seen)) if return_state else out
+        t = past.t + tokens_of(key_mask, T)
+        return (out, DeltaState(S, t)) if return_state else out
 
 
 def delta_attention_step(
@@ -324,5 +322,4 @@ def _require_number_a_token(name: str, x: Tensor, q: Tensor, axes: str) -> None:
 
 def _column(x: Tensor, like: Tensor, key_mask: Tensor | None) -> Tensor:
     """The number of each token as a column ``[B,H,T,1]``, 0 for padding: it changes nothing."""
-    x = x.to(like.dtype).unsqueeze(-1)
-    return x if key_mask is None else x.masked_fill(~key_mask[:, None, :, None], 0)
+    return without_padding(x.to(like.dtype).unsqueeze(-1), key_mask)
