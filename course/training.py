@@ -368,13 +368,25 @@ class _Run:
     def _next(self) -> tuple[Tensor, Tensor]:
         if self.iterator is None:
             assert callable(self.batches)
-            return self.batches(self.generator)
+            return _pair(self.batches(self.generator))
         try:
-            return next(self.iterator)
+            return _pair(next(self.iterator))
         except StopIteration:
             raise ValueError(
                 f"batches: expected one batch a step, got only {self.history.steps}"
             ) from None
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        inputs, targets = batch
+        if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
+            return inputs, targets
+    what = "a single tensor" if isinstance(batch, Tensor) else type(batch).__name__
+    raise ValueError(
+        "batches: expected a sampler or an iterable of pairs (inputs [B,T], targets [B,T]), "
+        f"got {what} as a batch; one pair (x, y) is [(x, y)]"
+    )
 
 
 def _bar(history: History, steps: int, progress: bool | None) -> Iterator[int]:

@@ -521,9 +521,30 @@ def test_the_table_shows_means_and_spread_over_seeds():
     records.append({"config": {"label": "b"}, "date": "2026-01-01", "result": {"parameters": 5}})
     lines = table(records).splitlines()
     assert lines[1].split() == ["a", "1,234", "3", "±", "1", "3"]
+    wide = [
+        record | {"result": {"steps": x}} for record, x in zip(records, (100, 340), strict=False)
+    ]
+    assert "220 ± 170" in table(wide)
     assert lines[2].split() == ["b", "5", "–", "1"]
     assert lines[3] == "recorded 2026-01-01 to 2026-01-02"
     assert table([]) == "nothing is stored"
+
+
+def test_a_wide_table_comes_in_parts_that_fit_a_page():
+    result = {f"a long column {i}": i for i in range(12)}
+    records = [
+        {"config": {"label": label}, "date": "2026-01-01", "result": result}
+        for label in ("first", "the second of two")
+    ]
+    *lines, _ = table(records).splitlines()
+    assert max(map(len, lines)) <= 120 and len(lines) % 3 == 0 and len(lines) > 3
+    parts = [lines[i : i + 3] for i in range(0, len(lines), 3)]
+    assert all(part[1].startswith("first ") for part in parts)
+    assert all(part[2].startswith("the second of two ") for part in parts)
+    titles = " ".join(part[0] for part in parts)
+    assert [titles.count(f"a long column {i} ") for i in range(10)] == [1] * 10
+    shown = [cell for part in parts for cell in part[1].split()[1:]]
+    assert shown == [*map(str, range(12)), "1"]
 
 
 def test_unknown_names_are_refused():

@@ -411,6 +411,11 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
     [
         (lambda: train(Table(), sampler(), steps=-1), "steps: expected a whole number"),
         (lambda: train(Table(), [], steps=1), "batches: expected one batch a step, got only 0"),
+        (
+            lambda: train(Table(), (text(8).view(2, 4),) * 2, steps=1),
+            "got a single tensor as a batch",
+        ),
+        (lambda: train(Table(), lambda g: None, steps=1), "got NoneType as a batch"),
         (lambda: train(Table(), sampler(), steps=1, evaluate_every=0), "evaluate_every: expected"),
         (lambda: train(Table(), sampler(), steps=1, checkpoint_every=0), "checkpoint_every: exp"),
         (lambda: train(Table(), sampler(), steps=1, warmup=-1), "warmup: expected a whole number"),

@@ -13,6 +13,9 @@ from course.values import require_choice
 
 RESULTS = Path(__file__).parent / "results"
 
+#: Characters in a line of a table; a wider table is printed in parts, one below the other.
+PAGE = 120
+
 
 def load(name: str, folder: Path | None = None, *, seed: int | None = None) -> list[Record]:
     """The stored runs of experiment ``name``, of one ``seed`` or of all, in their declared order.
@@ -42,16 +45,31 @@ def table(records: Sequence[Record]) -> str:
     for label, rows in groups.items():
         cells = [_cell([row[name] for row in rows if name in row]) for name in columns]
         lines.append([label, *cells, str(len(rows))])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     dates = sorted({record["date"] for record in records})
-    text = [
+    text = [line for block in _blocks(lines) for line in _aligned(block)]
+    return "\n".join([*text, f"recorded {dates[0]}" + (f" to {dates[-1]}" if dates[1:] else "")])
+
+
+def _blocks(lines: list[list[str]]) -> list[list[list[str]]]:
+    """The lines cut at a column where they would be wider than a page; each part has the labels."""
+    width = [max(len(line[i]) for line in lines) + 2 for i in range(len(lines[0]))]
+    parts: list[list[int]] = [[]]
+    for column in range(1, len(width)):
+        if parts[-1] and width[0] + sum(width[i] for i in [*parts[-1], column]) > PAGE:
+            parts.append([])
+        parts[-1].append(column)
+    return [[[line[0], *(line[i] for i in part)] for line in lines] for part in parts]
+
+
+def _aligned(lines: list[list[str]]) -> list[str]:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return [
         "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([*text, f"recorded {dates[0]}" + (f" to {dates[-1]}" if dates[1:] else "")])
 
 
 def _cell(values: list[Any]) -> str:
@@ -62,4 +80,9 @@ def _cell(values: list[Any]) -> str:
     if all(isinstance(value, int) for value in values) and len(set(values)) == 1:
         return f"{values[0]:,}"
     text = f"{statistics.fmean(values):,.4g}"
-    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.2g}"
+    return text if len(values) == 1 else f"{text} ± {_two_digits(statistics.stdev(values))}"
+
+
+def _two_digits(x: float) -> str:
+    """As ``.2g``, but 120 instead of 1.2e+02."""
+    return f"{float(f'{x:.2g}'):,g}"
