@@ -23,7 +23,7 @@ PACKAGE_TESTS := $(PYTEST) --dist=load
 NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
 	notebooks
 
-.PHONY: help lab lab-environment test test-all test-environment static mutants notebooks format \
+.PHONY: help lab lab-environment test test-all test-environment static mutants notebooks book format \
 	clean python
 .DEFAULT_GOAL := help
 
@@ -32,6 +32,7 @@ help:
 	@echo "make test         check the code's form, its tests, and every notebook, offline"
 	@echo "make test-all     the same, and the slow and the browser tests"
 	@echo "make mutants      change the mathematics piece by piece: does a test notice? (an hour)"
+	@echo "make book         the notebooks as a site to read, in build/book/site; needs no server"
 	@echo "make notebooks    run the notebooks again and store their outputs (NB=01 picks)"
 	@echo "make format       put code and notebook cells into the project's form"
 	@echo "make clean        remove caches and build folders (the environment .venv stays)"
@@ -86,6 +87,9 @@ mutants: test-environment
 notebooks: test-environment
 	@echo "[notebooks] running and storing; a notebook is replaced only when all of it ran"
 	@COURSE_AUTHORING=1 $(OFFLINE) $(VENV) -m tests.notebooks.execute $(NB)
+
+book: test-environment
+	@$(VENV) -m book
 
 format: test-environment
 	@$(VENV) -m ruff check --fix-only --quiet .
