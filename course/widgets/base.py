@@ -398,7 +398,12 @@ class Explorer(ipw.VBox):
         except ValueError as error:
             kept = self.values[name]
             shown = _quoted(kept) if isinstance(kept, str) else _text(kept)
-            self.problem = f"{str(error).rstrip('.')}. It stays at {shown}."
+            to_mend = isinstance(self.controls[name], TextField)
+            what = "The picture" if to_mend else "It"
+            self.problem = f"{str(error).rstrip('.')}. {what} stays at {shown}."
+            if to_mend:  # nobody types a sentence twice because of one word
+                self._refresh()
+                return
         except Exception as error:
             self.problem = self._fault(name, raw, error)
         else:
