@@ -294,7 +294,7 @@ class ProbeExplorer(Explorer):
         "0; numbers in the map are per cent. After a change the map is that of the changed pass, "
         "and orange shows what was changed."
     )
-    size = (8.4, 4.6)
+    size = (8.4, 4.74)
     controls: ClassVar[Mapping[str, Control]] = controls_of(REPAIRED, blocks=2, heads=4)
 
     def __init__(
@@ -336,10 +336,10 @@ class ProbeExplorer(Explorer):
         self._labelled: list[str] = []
         self._signed: bool | None = None
         self._build_map(
-            figure.add_axes((1.4 / wide, 1.32 / high, _SIDE / wide, _SIDE / high)),
-            figure.add_axes((4.38 / wide, 1.42 / high, 0.1 / wide, (_SIDE - 0.2) / high)),
+            figure.add_axes((1.4 / wide, 1.46 / high, _SIDE / wide, _SIDE / high)),
+            figure.add_axes((4.38 / wide, 1.56 / high, 0.1 / wide, (_SIDE - 0.2) / high)),
         )
-        self._build_bars(figure.add_axes((6.05 / wide, 1.32 / high, 1.55 / wide, _SIDE / high)))
+        self._build_bars(figure.add_axes((6.05 / wide, 1.46 / high, 1.55 / wide, _SIDE / high)))
 
     def _build_map(self, axes: Axes, scale: Axes) -> None:
         T = len(PLACES)
