@@ -280,7 +280,8 @@ class Explorer(ipw.VBox):
         rows = []
         for name, control in self.controls.items():
             self._parts[name] = control.widgets(self._receiver(name))
-            rows.append(ipw.HBox(self._parts[name]))
+            wraps = ipw.Layout(flex_flow="row wrap", max_width="100%")
+            rows.append(ipw.HBox(self._parts[name], layout=wraps))
         self._mirror()
         # What close() takes away: all of ours but the words and numbers, and the lock.
         stay = {"values", "arrays", "status", "problem", "_first", "_turn"}

@@ -179,7 +179,7 @@ def controls_of(task: Winograd, *, blocks: int, heads: int) -> dict[str, Control
         "head": Slider("Head", 1, low=1, high=heads),
         "change": Choice("Change", NOTHING, CHANGES),
         "position": Choice("Position", PLACES[DECIDING], PLACES),
-        "source": Choice("looks at", PLACES[CROSSER], PLACES),
+        "source": Choice("Looked at", PLACES[CROSSER], PLACES),
         "after": Slider("Patch after block", min(1, blocks), low=0, high=blocks),
     }
 
