@@ -40,6 +40,7 @@ from course.plots.nb10_recall_memory_frontier import (
 )
 from course.plots.parts import (
     as_array,
+    clear_of_ticks,
     colour_map,
     draw_matrix,
     label_tokens,
@@ -79,6 +80,7 @@ __all__ = [
     "Picture",
     "as_array",
     "bars",
+    "clear_of_ticks",
     "clouds",
     "colour_map",
     "correction",
