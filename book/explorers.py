@@ -28,6 +28,7 @@ CHIEF = {
     "CrosstalkExplorer": "N",
     "FeatureMapExplorer": "map",
     "PositionExplorer": "place",
+    "ProbeExplorer": "change",
     "RegisterExplorer": "t",
     "RooflineExplorer": "D",
     "RowExplorer": "temperature",
