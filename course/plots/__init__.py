@@ -38,6 +38,7 @@ from course.plots.nb10_recall_memory_frontier import (
     two_layer_lookup,
     what_is_carried,
 )
+from course.plots.nb11_winograd_probes import by_word, circuits, every_seed, interval, who_is_it
 from course.plots.parts import (
     as_array,
     colour_map,
@@ -79,6 +80,8 @@ __all__ = [
     "Picture",
     "as_array",
     "bars",
+    "by_word",
+    "circuits",
     "clouds",
     "colour_map",
     "correction",
@@ -86,11 +89,13 @@ __all__ = [
     "draw_matrix",
     "drowning",
     "encode",
+    "every_seed",
     "four_forms",
     "freeze",
     "frontier",
     "heatmap",
     "heatmaps",
+    "interval",
     "label_tokens",
     "language_model",
     "law_and_points",
@@ -120,6 +125,7 @@ __all__ = [
     "two_pasts",
     "what_is_carried",
     "what_is_left",
+    "who_is_it",
     "who_reaches_whom",
     "write_and_read",
 ]
