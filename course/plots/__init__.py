@@ -41,6 +41,7 @@ from course.plots.nb10_recall_memory_frontier import (
 from course.plots.nb11_winograd_probes import by_word, circuits, every_seed, interval, who_is_it
 from course.plots.parts import (
     as_array,
+    clear_of_ticks,
     colour_map,
     draw_matrix,
     label_tokens,
@@ -82,6 +83,7 @@ __all__ = [
     "bars",
     "by_word",
     "circuits",
+    "clear_of_ticks",
     "clouds",
     "colour_map",
     "correction",

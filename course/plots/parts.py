@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
@@ -90,6 +91,15 @@ def label_tokens(
         if upright is None:
             upright = max((len(short(w)) for w in columns), default=0) * len(columns) <= 34
         axes.tick_params(axis="x", labelrotation=0 if upright else 90)
+
+
+def clear_of_ticks(axes: Axes) -> None:
+    """Set the name of the horizontal axis below the tick labels as they are now."""
+    figure = axes.get_figure(root=True)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    heights = [label.get_window_extent(renderer).height for label in axes.get_xticklabels()]
+    deep = max(heights) + 0.16 * renderer.dpi
+    axes.xaxis.set_label_coords(0.5, -deep / axes.get_window_extent(renderer).height)
 
 
 def draw_matrix(

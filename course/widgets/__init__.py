@@ -36,6 +36,7 @@ from course.widgets.cost import CostExplorer
 from course.widgets.crosstalk import CrosstalkExplorer
 from course.widgets.feature_maps import FeatureMapExplorer
 from course.widgets.positions import PositionExplorer
+from course.widgets.probe import ProbeExplorer
 from course.widgets.register import RegisterExplorer
 from course.widgets.roofline import RooflineExplorer
 from course.widgets.row import RowExplorer
@@ -50,6 +51,7 @@ __all__ = [
     "Explorer",
     "FeatureMapExplorer",
     "PositionExplorer",
+    "ProbeExplorer",
     "RegisterExplorer",
     "RooflineExplorer",
     "RowExplorer",

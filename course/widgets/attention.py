@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -17,7 +16,15 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from course.attention import attention_weights
-from course.plots import SIGNED, WEIGHTS, colour_map, label_tokens, number, readable_on
+from course.plots import (
+    SIGNED,
+    WEIGHTS,
+    clear_of_ticks,
+    colour_map,
+    label_tokens,
+    number,
+    readable_on,
+)
 from course.widgets.base import Choice, Control, Explorer, Slider, Switch, TextField
 from course.widgets.trained import heads_of_block
 
@@ -205,11 +212,7 @@ class AttentionExplorer(Explorer):
         left, right = (axes for axes, _, _ in self._maps)
         for axes, rows in ((left, words), (right, None)):
             label_tokens(axes, rows=rows, columns=words, upright=len(words) < 6)
-        renderer = FigureCanvasAgg(self.figure).get_renderer()
-        heights = [w.get_window_extent(renderer).height for w in left.get_xticklabels()]
-        deep = max(heights) / self.figure.dpi + 0.16  # inches, down to the axis' own name
-        for axes in (left, right):
-            axes.xaxis.set_label_coords(0.5, -deep / _SIDE)
+            clear_of_ticks(axes)
         self._labelled = words
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:

@@ -280,7 +280,8 @@ class Explorer(ipw.VBox):
         rows = []
         for name, control in self.controls.items():
             self._parts[name] = control.widgets(self._receiver(name))
-            rows.append(ipw.HBox(self._parts[name]))
+            wraps = ipw.Layout(flex_flow="row wrap", max_width="100%")
+            rows.append(ipw.HBox(self._parts[name], layout=wraps))
         self._mirror()
         # What close() takes away: all of ours but the words and numbers, and the lock.
         stay = {"values", "arrays", "status", "problem", "_first", "_turn"}
@@ -398,7 +399,12 @@ class Explorer(ipw.VBox):
         except ValueError as error:
             kept = self.values[name]
             shown = _quoted(kept) if isinstance(kept, str) else _text(kept)
-            self.problem = f"{str(error).rstrip('.')}. It stays at {shown}."
+            to_mend = isinstance(self.controls[name], TextField)
+            what = "The picture" if to_mend else "It"
+            self.problem = f"{str(error).rstrip('.')}. {what} stays at {shown}."
+            if to_mend:  # nobody types a sentence twice because of one word
+                self._refresh()
+                return
         except Exception as error:
             self.problem = self._fault(name, raw, error)
         else:
