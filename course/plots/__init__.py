@@ -38,7 +38,14 @@ from course.plots.nb10_recall_memory_frontier import (
     two_layer_lookup,
     what_is_carried,
 )
-from course.plots.nb11_winograd_probes import by_word, circuits, every_seed, interval, who_is_it
+from course.plots.nb11_winograd_probes import (
+    by_word,
+    circuits,
+    every_seed,
+    interval,
+    the_chain,
+    who_is_it,
+)
 from course.plots.parts import (
     as_array,
     clear_of_ticks,
@@ -121,6 +128,7 @@ __all__ = [
     "softmax_steps",
     "style",
     "targets_and_mask",
+    "the_chain",
     "tiles",
     "traffic",
     "two_layer_lookup",
