@@ -1,9 +1,14 @@
-"""The course in one picture: six steps, each drawn small, from a plain average to a circuit."""
+"""The course in one picture, at its start and at its end.
+
+At the start six steps, each drawn small, from a plain average to a circuit. At the end the same
+road link by link, each with a claim that its notebook verified.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,6 +21,7 @@ from course.plots import (
     COLOURS,
     INK,
     QUIET,
+    Canvas,
     Picture,
     draw_matrix,
     new_figure,
@@ -23,6 +29,7 @@ from course.plots import (
     style,
 )
 from course.plots.diagrams import arrow, blank, box
+from course.plots.places import Spot
 
 LAST_NOTEBOOK = 11
 WORDS = ("the", "cat", "lay", "on", "the", "mat")
@@ -52,6 +59,20 @@ class Step:
         return name if released >= self.last else f"{name} (after {released:02d}: later)"
 
 
+@dataclass(frozen=True)
+class Link:
+    """One link of the chain: its name, the notebook that makes it, and a claim verified there.
+
+    ``held``: the names of the ``verify`` lines that hold the claim. ``role``: its colour.
+    """
+
+    name: str
+    notebook: int
+    claim: str
+    held: tuple[str, ...]
+    role: str = "plain"
+
+
 def course_picture(*, last: int) -> Picture:
     """The six steps of the course; notebooks after number ``last`` are marked as still to come.
 
@@ -78,6 +99,38 @@ def course_picture(*, last: int) -> Picture:
             step.draw(axes)
             axes.set_xlabel(step.caption, fontsize=9, color=INK, labelpad=8)
     return Picture(figure, alt=_alt(), finding=_finding(last))
+
+
+def chain_picture() -> Picture:
+    """The whole chain, link by link, each with its notebook and a claim verified there."""
+    canvas, down = Canvas(unit=0.22), 2.15
+    boxes = [
+        canvas.box(link.name, Spot(16, down * row), role=link.role, size=(9.4, 1.35), bold=True)
+        for row, link in enumerate(CHAIN)
+    ]
+    for above, below in pairwise(boxes):
+        canvas.arrow(above, below)
+    for row, link in enumerate(CHAIN):
+        canvas.text(f"{link.notebook:02d}", Spot(10.4, down * row, 1), points=10, role="learned")
+        canvas.text(f"✓  {link.claim}", Spot(21.6, down * row, 0), points=9.5)
+    for step in STEPS:
+        rows = [i for i, link in enumerate(CHAIN) if step.first <= link.notebook <= step.last]
+        middle = down * (rows[0] + rows[-1]) / 2
+        canvas.text(step.title, Spot(7.6, middle, 1), points=10, bold=True)
+        ends = (8.3, down * rows[0] - 0.65), (8.3, down * rows[-1] + 0.65)
+        canvas.arrow(*ends, head=False, width=2.2)
+    told = "; ".join(f"{link.name} ({link.notebook:02d}): {link.claim}" for link in CHAIN)
+    first, last = CHAIN[0].name, CHAIN[-1].name
+    return canvas.picture(
+        finding=(
+            f"{len(CHAIN)} links lead from {first} to {last}; notebooks {CHAIN[0].notebook:02d} to "
+            f"{CHAIN[-1].notebook:02d} verified each: {told}."
+        ),
+        alt=(
+            f"A chain of {len(CHAIN)} boxes from top to bottom, grouped by the six steps of the "
+            f"course, each with its notebook and a claim: {told}."
+        ),
+    )
 
 
 def weighted_average_matrix() -> np.ndarray:
@@ -253,5 +306,92 @@ STEPS = (
         11,
         "One layer marks, the next one looks\nfor the mark: a circuit.",
         _draw_layers,
+    ),
+)
+
+CHAIN = (
+    Link(
+        "average",
+        1,
+        "a mean of the past is softmax of equal scores",
+        ("softmax of zeros is the same matrix",),
+    ),
+    Link(
+        "weights",
+        1,
+        "learned weights beat the best table of word pairs",
+        ("learned weights ÷ best bigram",),
+    ),
+    Link(
+        "query, key, value",
+        2,
+        "“tired” asks for “animal”, “animal” not for “tired”",
+        ("tired asks for animal", "animal does not ask for tired"),
+        "query",
+    ),
+    Link(
+        "scale, position",
+        3,
+        "divided by √D, scores vary alike at every width",
+        ("Var(q·k / √D), measured",),
+        "query",
+    ),
+    Link(
+        "block",
+        4,
+        "built from its parts, it equals PyTorch's layer",
+        ("Block = PyTorch's layer",),
+        "stream",
+    ),
+    Link(
+        "cost",
+        5,
+        "table of scores: 128 times the length, 128² times the bytes",
+        ("128 times the length, 128² times the bytes",),
+    ),
+    Link(
+        "kernel factorisation",
+        6,
+        "weights 1 + s + s²/2 are products of features",
+        ("Taylor-2 = 1 + s + s²/2",),
+        "state",
+    ),
+    Link(
+        "state",
+        7,
+        "table, scan, recurrence and chunks: one result",
+        ("four forms, one result",),
+        "state",
+    ),
+    Link(
+        "kernels",
+        8,
+        "the chunk kernel equals the whole table",
+        ("chunk kernel = quadratic form, elu",),
+        "state",
+    ),
+    Link(
+        "recall",
+        9,
+        "N random pairs at width D: error √((N−1)/D)",
+        ("24 pairs (N, D): rms ÷ law",),
+        "state",
+    ),
+    Link(
+        "frontier",
+        10,
+        "of one kind, a larger state recalls more",
+        tuple(
+            f"{kind}: each size above the one before"
+            for kind in ("elu", "gated", "delta", "plain", "taylor")
+        ),
+        "state",
+    ),
+    Link(
+        "two blocks compose",
+        11,
+        "no positions: two softmax blocks hear the order, one does not",
+        ("no positions: mean, softmax, linear", "two blocks of softmax, no positions"),
+        "focus",
     ),
 )
