@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -59,8 +57,6 @@ DRAW = {
         finding="Most answers change at the last word of all.",
     ),
     "circuits": lambda: plots.circuits(ROADS),
-    "chain": plots.the_chain,
-    "chain, narrow": lambda: plots.the_chain(2),
     "one circuit": lambda: plots.circuits({"$seed$ 1": ROADS["seed 1, tired"]}),
 }
 
@@ -180,19 +176,6 @@ def test_a_circuit_draws_the_ways_of_its_shares(pictures) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["chain", "chain, narrow"])
-def test_the_chain_joins_each_notebook_to_the_next(pictures, name: str) -> None:
-    joined = arrows(pictures[name], "plain")
-    boxes = ink.patches(pictures[name], FancyBboxPatch)
-    assert len(boxes) == 11 and len(joined) == 10
-    for number, (start, end) in enumerate(itertools.pairwise(boxes), 1):
-        chain = joined[number - 1]
-        for box, point in ((start, chain[0]), (end, chain[-1])):
-            bounds = box.get_bbox().padded(0.6)
-            assert bounds.contains(*point)
-        assert f"{number:02} · " in " ".join(ink.words(pictures[name]))
-
-
 def test_a_way_is_as_thick_as_its_share(pictures) -> None:
     widths = {
         round(patch.get_linewidth(), 6)
@@ -231,7 +214,6 @@ def test_a_way_is_as_thick_as_its_share(pictures) -> None:
             lambda: plots.by_word({"a": [[1.5]]}, ["x"], ["r"], finding="z"),
             "a: expected numbers from 0 to 1",
         ),
-        (lambda: plots.the_chain(1), "columns: expected 2 to 4, got 1"),
         (lambda: plots.circuits({}), "panels: expected at least one entry"),
         (lambda: plots.circuits({"a": ("Z", OWN, LAST)}), "a: expected X or Y"),
         (lambda: plots.circuits({"a": ("X", OWN[:3], LAST)}), "a: expected 4 shares from 0 to 1"),

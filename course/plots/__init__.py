@@ -43,7 +43,6 @@ from course.plots.nb11_winograd_probes import (
     circuits,
     every_seed,
     interval,
-    the_chain,
     who_is_it,
 )
 from course.plots.parts import (
@@ -128,7 +127,6 @@ __all__ = [
     "softmax_steps",
     "style",
     "targets_and_mask",
-    "the_chain",
     "tiles",
     "traffic",
     "two_layer_lookup",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -334,53 +333,3 @@ def _panel(
             canvas.arrow(start, stop, role=role, width=width)
             start, stop = (x + aside, rows[1] + tall + 0.15), (end.centre[0] + aside, end.y - 0.1)
             canvas.arrow(start, stop, role=role, width=width)
-
-
-#: The chain: number, what the notebook adds, and its formula or its subject.
-_CHAIN = (
-    ("01", "an average", r"$\frac{1}{t}\,\sum_{j \leq t} v_j$"),
-    ("02", "weights by content", r"$\sum_{j \leq t} w_{tj}\, v_j$"),
-    ("03", "scale and position", r"$w_{tj} \propto e^{\,q_t \cdot k_j/\sqrt{D}\,+\,b_{t-j}}$"),
-    ("04", "the block", r"$x + f(x)$"),
-    ("05", "its cost", r"$T^2$ scores, a cache of $T$"),
-    ("06", "factorised weights", r"$w_{tj} \propto \phi(q_t) \cdot \phi(k_j)$"),
-    ("07", "a carried state", r"$S_t = S_{t-1} + \phi(k_t)\, v_t^{\top}$"),
-    ("08", "on a GPU", "the same in chunks"),
-    ("09", "what it forgets", r"$\sqrt{(N-1)/D}$"),
-    ("10", "what recall costs", "right answers, bytes"),
-    ("11", "two layers", r"block$_2$(block$_1$($x$))"),
-)
-
-
-def the_chain(columns: int = 4) -> Picture:
-    """The steps of the whole course, notebook by notebook, each with its formula.
-
-    Raises ``ValueError`` unless there are 2 to 4 ``columns``.
-    """
-    if not 2 <= columns <= 4:
-        raise ValueError(f"columns: expected 2 to 4, got {columns}")
-    canvas = Canvas(unit=0.22)
-    wide, high, gap, down = 8.7, 3.6, 1.6, 5.8
-    roles = {"07": "state", "09": "state", "11": "focus"}
-    boxes = []
-    for place, (number, name, formula) in enumerate(_CHAIN):
-        corner = ((wide + gap) * (place % columns), down * (place // columns))
-        role = roles.get(number, "plain")
-        box = canvas.box("", corner, role=role, size=(wide, high))
-        canvas.text(f"{number} · {name}", at=(corner[0], corner[1] - 0.75), points=9, bold=True)
-        canvas.text(formula, at=(corner[0], corner[1] + 0.65), points=10)
-        boxes.append(box)
-    for place, (box, following) in enumerate(itertools.pairwise(boxes)):
-        if (place + 1) % columns:
-            canvas.arrow(box, following)
-            continue
-        level = box.bottom[1] + (down - high) / 2
-        canvas.arrow(box, (box.centre[0], level), (following.centre[0], level), following)
-    steps = ", ".join(f"{number} {name}" for number, name, _ in _CHAIN)
-    return canvas.picture(
-        finding=f"{len(_CHAIN)} steps, from “{_CHAIN[0][1]}” to “{_CHAIN[-1][1]}”: {steps}.",
-        alt=(
-            "The course as a chain of boxes joined by arrows, one a notebook, each with its "
-            f"number, what it adds and a formula: {steps}."
-        ),
-    )
