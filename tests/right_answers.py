@@ -712,6 +712,81 @@ def _first_mistake_einsum(K, labels, V):
     return int(found[0]) + 1 if len(found) else 0
 
 
+# Notebook 11
+
+
+def _order_blind_numpy(prompts, answers):
+    bags = np.sort(prompts.numpy(), axis=1)
+    _, group = np.unique(bags, axis=0, return_inverse=True)
+    table = np.zeros((group.max() + 1, int(answers.max()) + 1), dtype=int)
+    np.add.at(table, (group.ravel(), answers.numpy()), 1)
+    return table.max(1).sum()
+
+
+def _order_blind_by_comparing(prompts, answers):
+    ordered = prompts.sort(1).values
+    alike = (ordered[:, None] == ordered[None]).all(-1)
+    total = 0
+    for row in range(len(prompts)):
+        if alike[row, :row].any():
+            continue  # this bag was counted already
+        of_bag = answers[alike[row]]
+        total += max(int((of_bag == answer).sum()) for answer in of_bag)
+    return total
+
+
+def _two_looks_numpy(T, crosser, crossed, adjective, kinds):
+    """Only the last place asks; the note is as large as the scores need."""
+    V = len(kinds)
+    unit = np.eye(V + T + 1)
+    W_v1 = np.zeros((V + T + 1, V + T + 1))
+    W_v1[:V, -1] = 25 * kinds.numpy()
+    return (
+        40 * unit[:, [V + T - 1]],
+        unit[:, [V + adjective]],
+        W_v1,
+        unit[:, [-1]],
+        unit[:, [V + crosser]] - unit[:, [V + crossed]],
+    )
+
+
+def _two_looks_by_word(T, crosser, crossed, adjective, kinds):
+    """The first look goes to whatever word has a kind, wherever it stands."""
+    V = len(kinds)
+    W_q1, W_k1, W_q2, W_k2 = (torch.zeros(V + T + 1, 1, dtype=torch.float64) for _ in range(4))
+    W_q1[V : V + T], W_k1[:V, 0] = 1, 35 * kinds.double().abs()
+    W_v1 = torch.zeros(V + T + 1, V + T + 1, dtype=torch.float64)
+    W_v1[:V, -1] = -kinds.double()
+    W_q2[-1], W_k2[V + crosser], W_k2[V + crossed] = -1, 35, -35
+    return W_q1, W_k1, W_v1, W_q2, W_k2
+
+
+def _carriers_by_bits(stream, other, says):
+    T = len(stream)
+    sets = sorted(range(1, 2**T), key=lambda bits: bits.bit_count())
+    for bits in sets:
+        chosen = torch.tensor([bool(bits >> place & 1) for place in range(T)])
+        if says(torch.where(chosen[:, None], other, stream)) < 0:
+            return chosen.nonzero()[:, 0]
+    return None
+
+
+def _carriers_recursive(stream, other, says):
+    def search(x, first, left, chosen):
+        if not left:
+            return chosen if says(x) < 0 else None
+        for place in range(first, len(stream)):
+            y = x.clone()
+            y[place] = other[place]
+            found = search(y, place + 1, left - 1, [*chosen, place])
+            if found:
+                return found
+        return None
+
+    sizes = range(1, len(stream) + 1)
+    return np.array(next(filter(None, (search(stream, 0, size, []) for size in sizes))))
+
+
 BY_HAND: dict[str, dict[str, Function]] = {
     "error text": {"arguments of the error": _error_text_from_its_arguments},
     "half for the cat": {
@@ -816,6 +891,9 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": _first_mistake_numpy,
         "einsum": _first_mistake_einsum,
     },
+    "order_blind": {"NumPy": _order_blind_numpy, "comparing": _order_blind_by_comparing},
+    "two_looks": {"NumPy": _two_looks_numpy, "by the word": _two_looks_by_word},
+    "carriers": {"bits": _carriers_by_bits, "recursive": _carriers_recursive},
 }
 
 

@@ -38,6 +38,13 @@ from course.plots.nb10_recall_memory_frontier import (
     two_layer_lookup,
     what_is_carried,
 )
+from course.plots.nb11_winograd_probes import (
+    by_word,
+    circuits,
+    every_seed,
+    interval,
+    who_is_it,
+)
 from course.plots.parts import (
     as_array,
     clear_of_ticks,
@@ -80,6 +87,8 @@ __all__ = [
     "Picture",
     "as_array",
     "bars",
+    "by_word",
+    "circuits",
     "clear_of_ticks",
     "clouds",
     "colour_map",
@@ -88,11 +97,13 @@ __all__ = [
     "draw_matrix",
     "drowning",
     "encode",
+    "every_seed",
     "four_forms",
     "freeze",
     "frontier",
     "heatmap",
     "heatmaps",
+    "interval",
     "label_tokens",
     "language_model",
     "law_and_points",
@@ -122,6 +133,7 @@ __all__ = [
     "two_pasts",
     "what_is_carried",
     "what_is_left",
+    "who_is_it",
     "who_reaches_whom",
     "write_and_read",
 ]
