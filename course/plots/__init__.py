@@ -21,6 +21,15 @@ from course.plots.mechanisms import (
     targets_and_mask,
     who_reaches_whom,
 )
+from course.plots.nb02_query_key_value import (
+    anova,
+    cache_step,
+    conflict,
+    heads_into_stream,
+    one_reading,
+    two_factors,
+    unit,
+)
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
@@ -77,10 +86,13 @@ __all__ = [
     "WEIGHTS",
     "Canvas",
     "Picture",
+    "anova",
     "as_array",
     "bars",
+    "cache_step",
     "clouds",
     "colour_map",
+    "conflict",
     "correction",
     "curves",
     "draw_matrix",
@@ -89,6 +101,7 @@ __all__ = [
     "four_forms",
     "freeze",
     "frontier",
+    "heads_into_stream",
     "heatmap",
     "heatmaps",
     "label_tokens",
@@ -99,6 +112,7 @@ __all__ = [
     "new_figure",
     "number",
     "one_line",
+    "one_reading",
     "panels",
     "png",
     "query_key_value",
@@ -116,8 +130,10 @@ __all__ = [
     "targets_and_mask",
     "tiles",
     "traffic",
+    "two_factors",
     "two_layer_lookup",
     "two_pasts",
+    "unit",
     "what_is_carried",
     "what_is_left",
     "who_reaches_whom",
