@@ -338,7 +338,7 @@ MULTI_HEAD = Exercise(
         ),
         "one head": _layers(
             case(*_layer(7, 6, 1, 4, 3, seed=7)),
-            rule="with one head there is nothing to take apart",
+            rule="with H = 1 this is the attention of one head, times W_oᵀ",
             hint="Are the scores divided by √D? Does the softmax run over the keys?",
         ),
         "several heads": _layers(

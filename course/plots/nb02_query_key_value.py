@@ -344,7 +344,7 @@ def heads_into_stream(H: int = 3, T: int = 6, E: int = 8, Dv: int = 2, *, row: i
     if not 0 <= row < T:
         raise ValueError(f"row: expected a word's number from 0 to {T - 1}, got {row}")
     wide = H * (Dv + 2 * E + 6.8) + 6
-    canvas = Canvas(min(0.2, 9.2 / wide), **{"T": T, "E": E, "Dv": Dv, "H·Dv": H * Dv})
+    canvas = Canvas(min(0.2, 9.2 / wide), T=T, E=E, Dv=Dv, H·Dv=H * Dv)
     place: Place | None = None
     middle: list[float] = []
     for head in range(H):
