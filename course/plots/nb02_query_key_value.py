@@ -344,7 +344,8 @@ def heads_into_stream(H: int = 3, T: int = 6, E: int = 8, Dv: int = 2, *, row: i
     if not 0 <= row < T:
         raise ValueError(f"row: expected a word's number from 0 to {T - 1}, got {row}")
     wide = H * (Dv + 2 * E + 6.8) + 6
-    canvas = Canvas(min(0.2, 9.2 / wide), T=T, E=E, Dv=Dv, H·Dv=H * Dv)
+    canvas = Canvas(min(0.2, 9.2 / wide), T=T, E=E, Dv=Dv)
+    canvas.sizes["H·Dv"] = H * Dv
     place: Place | None = None
     middle: list[float] = []
     for head in range(H):
@@ -432,7 +433,8 @@ def cache_step(words: Sequence[str] = WORDS, *, D: int = 3, Dv: int = 2, t: int 
             f"{kept} × ({D} + {Dv}) = {kept * (D + Dv)} numbers a head."
         ),
         alt=(
-            f"The new word {words[t]} makes a query [1, {D}], a key [1, {D}] and a value [1, {Dv}]. "
+            f"The new word {words[t]} makes a query [1, {D}], a key [1, {D}] and a value "
+            f"[1, {Dv}]. "
             f"Key and value become row {kept} of the cache of keys [{kept}, {D}] and values "
             f"[{kept}, {Dv}]; the rows of {' '.join(words[:t])} are kept from before."
         ),
