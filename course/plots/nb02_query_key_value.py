@@ -110,8 +110,9 @@ def one_reading(
     told = ", ".join(cell_text(x, None) for x in reading)
     return canvas.picture(
         finding=(
-            f"“{words[reader]}” sees {reader + 1} words; “{words[best]}” has the largest score, "
-            f"{cell_text(scores[best], None)}, and the weight {number(weights[best], 2)}; "
+            f"“{words[reader]}” sees {reader + 1} {'words' if reader else 'word'}; "
+            f"“{words[best]}” has the largest score, {cell_text(scores[best], None)}, and the "
+            f"weight {number(weights[best], 2)}; "
             f"what is read is {told}."
         ),
         alt=(
@@ -164,8 +165,8 @@ def unit(words: Sequence[str] = WORDS, *, reader: int = 2) -> Picture:
             x = box.x + box.width * (line + 1) / (reader + 1)
             canvas.dot((x, y), role="stream", radius=0.18)
             canvas.arrow((x, y), (x, box.top[1] - 0.15), role=role)
-    canvas.text("keys", at=Spot(compare.right[0] - 0.9, -7.2, 0, 0.5), points=8.5, role="key")
-    canvas.text("values", at=Spot(mix.right[0] - 0.9, -7.2, 0, 0.5), points=8.5, role="value")
+    canvas.text("keys", at=Spot(compare.right[0] + 0.3, -7.2, 0, 0.5), points=8.5, role="key")
+    canvas.text("values", at=Spot(mix.right[0] + 0.3, -7.2, 0, 0.5), points=8.5, role="value")
     first = (-1.2, 14.4 + 2.6)  # where the boxes of the two columns begin
     top = 2.6
     canvas.text("needed", at=Spot(first[0], top, 0, 0.5), points=10, bold=True)
