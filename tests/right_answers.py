@@ -141,51 +141,84 @@ def _by_hand_einsum(T):
 # Notebook 02
 
 
-def _attend_in_a_loop(x, W_q, W_k, W_v):
-    out = []
-    for t in range(len(x)):
-        scores = torch.stack([(W_q @ x[t]) @ (W_k @ x[i]) for i in range(t + 1)])
-        weights = scores.softmax(0)
-        out.append(sum(weights[i] * (W_v @ x[i]) for i in range(t + 1)))
-    return torch.stack(out)
+def _recover_pair_by_pair(head, E):
+    A = torch.zeros(E, E)
+    for m in range(E):
+        for n in range(E):
+            x = torch.zeros(3, E, dtype=torch.float64)
+            x[0, m], x[1, n] = 1 / 64, 1 / 64
+            _, looks, at_zeros = head(x)[0]
+            A[m, n] = 64**2 * (looks / at_zeros).log()
+    return A
 
 
-def _attend_numpy(x, W_q, W_k, W_v):
-    x, W_q, W_k, W_v = (a.numpy() for a in (x, W_q, W_k, W_v))
-    scores = (x @ W_q.T) @ (x @ W_k.T).T
-    scores = np.where(np.tril(np.ones_like(scores)) > 0, scores, -np.inf)
+def _recover_numpy(head, E):
+    x = np.vstack([0.02 * np.eye(E), np.zeros((1, E))])
+    log = np.log(np.asarray(head(x)))
+    return (log[:-1, :-1] - log[:-1, -1:]) / 0.02**2
+
+
+def _recover_by_doubling(head, E):
+    """The score with 2e is twice the score with e: no zeros needed."""
+    x = 0.01 * torch.cat([torch.eye(E), 2 * torch.eye(E)]).double()
+    log = head(x)[:E].log()
+    return torch.einsum("mn->mn", log[:, E:] - log[:, :E]) * 1e4
+
+
+def _copy_with_complex_numbers(T):
+    turn, W_q, W_k = np.exp(2j * np.pi / T), np.zeros((2, 6)), np.zeros((2, 6))
+    W_k[:, 4:] = np.eye(2)
+    W_q[:, 4:] = 1e4 * np.array([[turn.real, turn.imag], [-turn.imag, turn.real]])
+    return [W_q, W_k, np.eye(4, 6)]
+
+
+def _copy_by_turning_the_key(T):
+    c, s = math.cos(2 * math.pi / T), math.sin(2 * math.pi / T)
+    forward = torch.tensor([[c, -s], [s, c]])
+    both = torch.zeros(2, 4), torch.zeros(2, 4)
+    W_q, W_k = (torch.cat([z, 100 * M], 1) for z, M in zip(both, (torch.eye(2), forward)))  # noqa: B905
+    return W_q, W_k, torch.cat([torch.eye(4), torch.zeros(4, 2)], 1)
+
+
+def _copy_in_a_loop(T):
+    W_q, W_k, W_v = torch.zeros(2, 6), torch.zeros(2, 6), torch.zeros(4, 6)
+    for axis in range(2):
+        angle = math.pi / 2 * axis
+        W_k[axis, 4], W_k[axis, 5] = math.cos(angle), math.sin(angle)
+        angle += 2 * math.pi / T
+        W_q[axis, 4], W_q[axis, 5] = 3000 * math.cos(angle), 3000 * math.sin(angle)
+    for word in range(4):
+        W_v[word, word] = 1
+    return W_q, W_k, W_v
+
+
+def _heads_in_a_loop(x, W_q, W_k, W_v, W_o, H):
+    T, D, Dv = len(x), len(W_q) // H, len(W_v) // H
+    out = torch.zeros_like(x)
+    for h in range(H):
+        q, k = x @ W_q[h * D : (h + 1) * D].T, x @ W_k[h * D : (h + 1) * D].T
+        v = x @ W_v[h * Dv : (h + 1) * Dv].T
+        for t in range(T):
+            weights = (k[: t + 1] @ q[t] / D**0.5).softmax(0)
+            out[t] += W_o[:, h * Dv : (h + 1) * Dv] @ (weights @ v[: t + 1])
+    return out
+
+
+def _heads_numpy(x, W_q, W_k, W_v, W_o, H):
+    x, W_q, W_k, W_v, W_o = (a.numpy() for a in (x, W_q, W_k, W_v, W_o))
+    q, k, v = (np.stack(np.split(x @ W.T, H, axis=1)) for W in (W_q, W_k, W_v))
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    scores = np.where(np.tri(len(x)) > 0, scores, -np.inf)
     e = np.exp(scores - scores.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True) @ (x @ W_v.T)
+    return np.concatenate(list(e / e.sum(-1, keepdims=True) @ v), axis=1) @ W_o.T
 
 
-def _attend_einsum(x, W_q, W_k, W_v):
-    q, k, v = (torch.einsum("te,de->td", x, W) for W in (W_q, W_k, W_v))
-    scores = torch.einsum("td,sd->ts", q, k)
-    future = torch.ones_like(scores).triu(1).bool()
-    return torch.einsum("ts,sd->td", scores.masked_fill(future, -torch.inf).softmax(-1), v)
-
-
-def _rank_numpy(A, r):
-    U, s, Vt = np.linalg.svd(A.numpy())
-    return [(U[:, :r] * s[:r]).T, Vt[:r]]
-
-
-def _rank_lowrank(A, r):
-    U, s, V = torch.linalg.svd(A)[0], torch.linalg.svd(A)[1], torch.linalg.svd(A)[2].mT
-    return torch.einsum("er,r->re", U[:, :r], s[:r]), V[:, :r].T
-
-
-def _effective_numpy(alpha, W_v, W_o, t, i):
-    alpha, W_v, W_o = alpha.numpy(), W_v.numpy(), W_o.numpy()
-    Dv = len(W_v) // len(alpha)
-    weights = np.repeat(alpha[:, t, i], Dv)
-    return (W_o * weights) @ W_v
-
-
-def _effective_einsum(alpha, W_v, W_o, t, i):
-    H = len(alpha)
-    up, down = W_o.reshape(len(W_o), H, -1), W_v.reshape(H, -1, W_v.shape[1])
-    return torch.einsum("h,ehd,hdf->ef", alpha[:, t, i], up, down)
+def _heads_einsum(x, W_q, W_k, W_v, W_o, H):
+    q, k, v = (torch.einsum("te,hde->htd", x, W.unflatten(0, (H, -1))) for W in (W_q, W_k, W_v))
+    scores = torch.einsum("htd,hsd->hts", q, k) / math.sqrt(q.shape[-1])
+    future = torch.ones(len(x), len(x)).triu(1).bool()
+    weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+    return torch.einsum("hts,hsd,ehd->te", weights, v, W_o.unflatten(1, (H, -1)))
 
 
 # Notebook 03
@@ -814,9 +847,17 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": _by_hand_numpy,
         "einsum": _by_hand_einsum,
     },
-    "attend": {"loop": _attend_in_a_loop, "NumPy": _attend_numpy, "einsum": _attend_einsum},
-    "low_rank_score": {"NumPy": _rank_numpy, "einsum": _rank_lowrank},
-    "effective_matrix": {"NumPy": _effective_numpy, "einsum": _effective_einsum},
+    "recover": {
+        "loop": _recover_pair_by_pair,
+        "NumPy": _recover_numpy,
+        "einsum, doubled": _recover_by_doubling,
+    },
+    "copy_previous": {
+        "loop": _copy_in_a_loop,
+        "NumPy, complex": _copy_with_complex_numbers,
+        "the key turned": _copy_by_turning_the_key,
+    },
+    "multi_head": {"loop": _heads_in_a_loop, "NumPy": _heads_numpy, "einsum": _heads_einsum},
     "effective_tokens": {"loop": _tokens_in_a_loop, "einsum": _tokens_einsum},
     "rope": {"loop": _rope_in_a_loop, "NumPy": _rope_complex, "einsum": _rope_einsum},
     "alibi": {"loop": _alibi_in_a_loop, "NumPy": _alibi_numpy, "einsum": _alibi_einsum},

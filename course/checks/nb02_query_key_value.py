@@ -1,296 +1,358 @@
-"""Checks for the exercises of notebook 02: one head, low-rank scores, the effective matrix."""
+"""Checks for the exercises of notebook 02: a black box, a head made by hand, four planted bugs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from course.attention import softmax_attention
 from course.checks import Exercise
-from course.checks.answers import Function, call_parts
-from course.checks.properties import Case, agrees, alike, case, eighths, no_future, normal, shaped
+from course.checks.properties import (
+    Case,
+    Test,
+    agrees,
+    all_of,
+    case,
+    eighths,
+    normal,
+    shaped,
+)
 
-# attend(x, W_q, W_k, W_v): x [T, E], W [D or Dv, E] → [T, Dv]; causal, no scale
+Head = Callable[[Any], Tensor]  # x [T, E] → weights [T, T]
 
-
-def _attend(x: Tensor, W_q: Tensor, W_k: Tensor, W_v: Tensor, scale: float = 1.0) -> Tensor:
-    q, k, v = ((x @ W.T)[None, None] for W in (W_q, W_k, W_v))
-    return softmax_attention(q, k, v, causal=True, scale=scale)[0, 0]
-
-
-def _scores(x: Tensor, W_q: Tensor, W_k: Tensor) -> Tensor:
-    return (x @ W_q.T) @ (x @ W_k.T).T
-
-
-def _lower(x: Tensor, diagonal: int = 0) -> Tensor:
-    return torch.ones(len(x), len(x), dtype=torch.bool).tril(diagonal)
+# recover(head, E): the matrix A [E, E] of a head that is asked, not opened
 
 
-def _four(T: int, E: int, D: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return (
-        normal(T, E, seed=seed),
-        normal(D, E, seed=seed + 1),
-        normal(D, E, seed=seed + 2),
-        normal(Dv, E, seed=seed + 3),
-    )
+def _answers(x: Any, *, A: Tensor) -> Tensor:
+    """The weights of a head with the scores x_tᵀ A x_i, without a mask and without a scale."""
+    x = torch.as_tensor(x).double()
+    if x.ndim != 2 or x.shape[1] != len(A):
+        raise ValueError(f"x: expected words [T, {len(A)}], got {list(x.shape)}")
+    return (x @ A @ x.T).softmax(-1)
 
 
-def _equal_values() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x, W_q, W_k, W_v = _four(8, 5, 3, 2, seed=13)
-    x[:, 0] = 1.0
-    W_v = torch.zeros_like(W_v)
-    W_v[:, 0] = torch.tensor([3.0, -2.0])
-    return x, W_q, W_k, W_v
+#: The kinds of words that the black box of notebook 02 tells apart, one axis each.
+KINDS = ("determiner", "noun", "verb", "preposition", "pronoun")
+#: A head for notebook 02: words [T, 5] → weights [T, T].
+BLACK_BOX: Head = partial(
+    _answers,
+    A=torch.tensor(
+        [
+            [0.0, 0.5, 0.0, 0.0, 0.0],
+            [2.0, -1.0, 0.0, 0.0, 0.0],
+            [0.0, 3.0, 0.0, 0.0, 1.0],
+            [0.0, 0.0, 2.5, 0.0, 0.0],
+            [-1.0, 4.0, 0.0, 0.0, -2.0],
+        ],
+        dtype=torch.float64,
+    ),
+)
 
 
-def _asks_and_offers() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Token 2 asks for token 0, which alone offers; with the roles exchanged it finds nothing."""
-    x = torch.eye(3, dtype=torch.float64)
-    return x, 9 * x[2:], x[:1], x
+def _recover(head: Head, E: int, length: float = 0.01) -> Tensor:
+    """Short unit vectors and one of zeros, whose score is 0 with everybody."""
+    x = torch.cat([length * torch.eye(E), torch.zeros(1, E)]).double()
+    log = head(x)[:E].log()
+    return (log[:, :E] - log[:, E:]) / length**2
 
 
-def _large() -> Case:
-    x, W_q, W_k, W_v = (eighths(*w.shape, seed=21 + i) for i, w in enumerate(_four(6, 5, 3, 2, 0)))
-    return case(x, 40 * W_q, 40 * W_k, W_v, name="scores of ±10,000")
+def _head(A: Tensor) -> Head:
+    return partial(_answers, A=A)
+
+
+def _one_entry(E: int) -> Tensor:
+    A = torch.zeros(E, E, dtype=torch.float64)
+    A[2, 1] = 3.0
+    return A
+
+
+def _level_rows(E: int) -> Tensor:
+    """Row m is m, everywhere: unit vectors alone give equal weights."""
+    return torch.arange(E, dtype=torch.float64)[:, None].expand(E, E).clone()
+
+
+def _of_units(head: Head, E: int) -> Tensor:
+    return head(torch.eye(E, dtype=torch.float64))
+
+
+_recovers = partial(
+    agrees,
+    _recover,
+    atol=1e-4,
+    rtol=1e-6,
+    probes=[case(_head(normal(5, 5, seed=2)), 5)],
+    mistakes={
+        "These are the weights. A score is the logarithm of a weight, up to a number that its row "
+        "shares": _of_units,
+        "These are logarithms of weights, and each row is off by a number of its own: only "
+        "differences in a row count. Which word has a score that you know?": (
+            lambda head, E: _of_units(head, E).log()
+        ),
+        "This is A less its first column: a word of zeros has the score 0, so compare with that": (
+            lambda head, E: _recover(head, E) - _recover(head, E)[:, :1]
+        ),
+        "This is A less the mean of each row: a word of zeros has the score 0, so compare with "
+        "that": lambda head, E: _recover(head, E) - _recover(head, E).mean(1, keepdim=True),
+        "This is Aᵀ: the row is the word that looks": lambda head, E: _recover(head, E).T,
+        "This is −A: which of the two weights stands above?": lambda head, E: -_recover(head, E),
+        "Only A + Aᵀ comes out of this: let word m look at word n, and n at m, apart": (
+            lambda head, E: (_recover(head, E) + _recover(head, E).T) / 2
+        ),
+        "This is the ratio of the weights; its logarithm is a difference of scores": (
+            lambda head, E: _recover(head, E).exp()
+        ),
+    },
+)
+
+RECOVER = Exercise(
+    "recover",
+    {
+        "shape": shaped(_recover, case(_head(normal(4, 4, seed=1)), 4)),
+        "who asks whom": _recovers(
+            case(_head(_one_entry(4)), 4, name="A[2, 1] is 3, all else is 0"),
+            hint="Row m of A belongs to the word that looks, column n to the word that is read; "
+            "and only differences of scores can be seen in weights",
+        ),
+        "level rows": _recovers(
+            case(_head(_level_rows(4)), 4, name="each row of A is one number, 0, 1, 2 or 3"),
+            hint="Unit vectors alone give equal weights here. A word of zeros has the score 0 with "
+            "everybody: put one among them",
+        ),
+        "values": _recovers(
+            case(_head(normal(5, 5, seed=2)), 5), case(_head(2 * normal(7, 7, seed=3)), 7)
+        ),
+        "strong head": _recovers(
+            case(_head(600 * normal(5, 5, seed=4)), 5, name="scores of ±1,000"),
+            mistakes=None,
+            hint="A weight of e⁻¹⁰⁰⁰ is 0 in a computer, and its logarithm −∞: ask with shorter "
+            "vectors, and undo it afterwards",
+        ),
+    },
+)
+
+# copy_previous(T): W_q [2, 6], W_k [2, 6], W_v [4, 6] for words [4] beside a position on a circle
+
+
+def _streams(T: int, loud: float = 1.0) -> Tensor:
+    angle = 2 * math.pi * torch.arange(T, dtype=torch.float64) / T
+    return torch.cat([loud * normal(T, 4, seed=T), angle.cos()[:, None], angle.sin()[:, None]], 1)
+
+
+def _by_hand(
+    T: int, *, back: float = 1.0, factor: float | None = None, columns: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    turn = 2 * math.pi / T
+    size = 30 / (1 - math.cos(turn)) if factor is None else factor
+    W_q, W_k, W_v = (torch.zeros(n, 6, dtype=torch.float64) for n in (2, 2, 4))
+    c, s = math.cos(back * turn), math.sin(back * turn)
+    W_q[:, 4:] = size * torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+    W_k[:, 4:] = torch.eye(2, dtype=torch.float64)
+    W_v[:, columns : columns + 4] = torch.eye(4, dtype=torch.float64)
+    return W_q, W_k, W_v
+
+
+def _outputs(W_q: Tensor, W_k: Tensor, W_v: Tensor, x: Tensor) -> Tensor:
+    q, k, v = ((x @ W.double().T)[None, None] for W in (W_q, W_k, W_v))
+    return softmax_attention(q, k, v, causal=True, scale=1.0)[0, 0]
+
+
+_maps = ("W_q", "W_k", "W_v")
+_copies = partial(
+    agrees,
+    _by_hand,
+    names=_maps,
+    atol=0.02,
+    hint="The score may depend on the positions only, columns 4 and 5",
+    mistakes={
+        "A turn of one step is 2π/T, which is 1 for no T": (
+            lambda T: _by_hand(T, back=T / (2 * math.pi))
+        ),
+        "Each position reads its own word: turn the query back by one step": (
+            lambda T: _by_hand(T, back=0.0)
+        ),
+        "This turns the query to the position after, which is hidden: the other way round": (
+            lambda T: _by_hand(T, back=-1.0)
+        ),
+        "This looks two positions back": lambda T: _by_hand(T, back=2.0),
+        "This looks half a step back, between two positions": lambda T: _by_hand(T, back=0.5),
+        "The weights are nearly equal: the scores must be much larger": (
+            lambda T: _by_hand(T, factor=1.0)
+        ),
+    },
+)
+
+
+def _copying(T: int, *, loud: float = 1.0, **options: Any) -> Test:
+    """The words before must come out, each in its row."""
+    joint = partial(_outputs, x=_streams(T, loud))
+    return _copies(case(T, name=f"{T} words"), joint=joint, **options)
+
+
+COPY_PREVIOUS = Exercise(
+    "copy_previous",
+    {
+        "shapes": shaped(_by_hand, case(5), case(2), names=_maps),
+        "value": agrees(
+            _by_hand,
+            case(6),
+            names=_maps,
+            joint=lambda W_q, W_k, W_v: W_v,
+            atol=1e-3,
+            rule="W_v must hand on the word, the first four numbers, and nothing of the position",
+            mistakes={
+                "These are the last four columns; a word stands in the first four": (
+                    lambda T: _by_hand(T, columns=2)
+                ),
+            },
+        ),
+        "previous word": all_of(
+            *(
+                _copying(T, rule="row t must be the word before it, row 1 the first word")
+                for T in (6, 3, 2)
+            )
+        ),
+        "loud words": _copying(
+            6,
+            loud=40.0,
+            mistakes=None,
+            rule="the words are 40 times as large, and row t must still be the word before it",
+            hint="The score may depend on the positions only, columns 4 and 5, and it must be "
+            "large: a weight of 0.99 is not enough here",
+        ),
+        "longer texts": all_of(
+            *(
+                _copying(
+                    T,
+                    mistakes=None,
+                    rule="row t must be the word before it",
+                    hint="In a longer text the positions lie closer together on the circle, so the "
+                    "scores must be larger still",
+                )
+                for T in (12, 30)
+            )
+        ),
+    },
+)
+
+# multi_head(x, W_q, W_k, W_v, W_o, H): causal self-attention [T, E] → [T, E]
+
+
+def _multi_head(
+    x: Tensor,
+    W_q: Tensor,
+    W_k: Tensor,
+    W_v: Tensor,
+    W_o: Tensor,
+    H: int,
+    *,
+    split: str = "right",
+    merge: str = "right",
+    axis: int = -1,
+    diagonal: int = 0,
+    hidden: float = -torch.inf,
+    late: bool = False,
+    scale: Callable[[int, int], float] = lambda E, D: D**-0.5,
+) -> Tensor:
+    """The right layer, or with its options a wrong one."""
+    T, E = x.shape
+    made = [x @ W.T for W in (W_q, W_k, W_v)]
+    if split == "right":
+        q, k, v = (y.unflatten(1, (H, -1)).transpose(0, 1) for y in made)
+    elif split == "reshape":
+        q, k, v = (y.reshape(H, T, -1) for y in made)
+    else:  # every H-th number
+        q, k, v = (y.unflatten(1, (-1, H)).permute(2, 0, 1) for y in made)
+    future = torch.ones(T, T).triu(1 + diagonal).bool()
+    scores = q @ k.mT * scale(E, q.shape[-1])
+    weights = (scores if late else scores.masked_fill(future, hidden)).softmax(axis)
+    o = (weights * ~future if late else weights) @ v
+    if merge == "mean":
+        o = o / H
+    return (o.reshape(T, -1) if merge == "reshape" else o.transpose(0, 1).flatten(1)) @ W_o.T
+
+
+def _layer(T: int, E: int, H: int, D: int, Dv: int, seed: int) -> tuple[Any, ...]:
+    shapes = ((T, E), (H * D, E), (H * D, E), (H * Dv, E), (E, H * Dv))
+    return *(normal(*shape, seed=seed + i) for i, shape in enumerate(shapes)), H
 
 
 def _low(size: float) -> Case:
-    """Every score is −``size``: below a finite constant that stands for −∞."""
-    x, _, _, W_v = (eighths(*w.shape, seed=31 + i) for i, w in enumerate(_four(6, 5, 3, 2, 0)))
-    x[:, 0] = 1.0
-    one = torch.eye(1, 5, dtype=torch.float64)
-    return case(x, -size * one, one, W_v, name=f"every score is −{size:.2g}")
-
-
-_attends = partial(
-    agrees,
-    _attend,
-    probes=[case(*_four(7, 6, 4, 3, seed=7))],
-    mistakes={
-        "There is no mask: a token sees what comes after it": (
-            lambda x, q, k, v: _scores(x, q, k).softmax(-1) @ (x @ v.T)
-        ),
-        "The diagonal is hidden: a token may look at itself": (
-            lambda x, q, k, v: (
-                _scores(x, q, k).masked_fill(~_lower(x, -1), -torch.inf).softmax(-1) @ (x @ v.T)
-            )
-        ),
-        "The softmax runs over the queries; it belongs on the last axis": (
-            lambda x, q, k, v: (
-                _scores(x, q, k).masked_fill(~_lower(x), -torch.inf).softmax(0) @ (x @ v.T)
-            )
-        ),
-        "The mask comes after the softmax, so the weights of a row do not sum to 1": (
-            lambda x, q, k, v: (_scores(x, q, k).softmax(-1) * _lower(x)) @ (x @ v.T)
-        ),
-        "A hidden score of 0 still gets e⁰ = 1; it must be −∞": (
-            lambda x, q, k, v: _scores(x, q, k).tril().softmax(-1) @ (x @ v.T)
-        ),
-        "Queries and keys are exchanged: row t belongs to the query of t": (
-            lambda x, q, k, v: _attend(x, k, q, v)
-        ),
-        "The scores are divided by √D; here they are taken as they are": (
-            lambda x, q, k, v: _attend(x, q, k, v, scale=len(q) ** -0.5)
-        ),
-        "These are the scores times the values; the softmax is missing": (
-            lambda x, q, k, v: _scores(x, q, k).tril() @ (x @ v.T)
-        ),
-    },
-)
-
-ATTEND = Exercise(
-    "attend",
-    {
-        "shape": shaped(
-            _attend, *(case(*_four(*s, seed=1)) for s in ((6, 5, 3, 2), (1, 4, 2, 3), (5, 5, 5, 5)))
-        ),
-        "first row": _attends(
-            case(*_four(6, 5, 3, 2, seed=5)),
-            part=lambda out, *_: out[0],
-            rule="token 0 may look at itself alone, so row 0 is its own value W_v x[0]",
-        ),
-        "causality": no_future(*_four(9, 5, 3, 2, seed=9), at=5),
-        "average": _attends(
-            case(*_equal_values()),
-            rule="all values are equal, so their average must be that value",
-            hint="Do the weights of a row sum to 1?",
-        ),
-        "roles": _attends(
-            case(*_asks_and_offers()),
-            rule="a token that asks must find the token that offers",
-            hint="Row t belongs to the query of t, column i to the key of i",
-        ),
-        "scale": _attends(
-            case(*_four(7, 6, 4, 3, seed=17)), rule="not the weighted average of the values"
-        ),
-        "values": _attends(
-            case(*_four(7, 6, 4, 3, seed=7)),
-            case(*_four(12, 5, 5, 5, seed=12)),
-            rule="not the weighted average of the values",
-        ),
-        "large scores": _attends(
-            _large(),
-            *(_low(size) for size in (2.0**17, 2.0**40, 2.0**100)),
-            hint="Leave the exponentials to softmax, and hide with −∞: no number is below "
-            "all scores",
-        ),
-    },
-)
-
-# low_rank_score(A, r): A [E, E] → W_q [r, E], W_k [r, E] with W_qᵀ W_k the best of rank r
-
-
-def _low_rank(A: Tensor, r: int, power: float = 0.5) -> tuple[Tensor, Tensor]:
-    U, s, Vt = torch.linalg.svd(A)
-    root = s[:r, None] ** power
-    return root * U[:, :r].T, root * Vt[:r]
-
-
-def _product(W_q: Tensor, W_k: Tensor) -> Tensor:
-    return W_q.double().T @ W_k.double()
-
-
-_factors = partial(
-    agrees,
-    _low_rank,
-    names=("W_q", "W_k"),
-    joint=_product,
-    probes=[case(normal(5, 5, seed=33), 3)],
-    mistakes={
-        "W_qᵀ W_k is Aᵀ: queries and keys are exchanged": lambda A, r: _low_rank(A, r)[::-1],
-        "The singular values are missing": lambda A, r: _low_rank(A, r, power=0.0),
-        "The singular values are in both factors, so they count twice": (
-            lambda A, r: _low_rank(A, r, power=1.0)
-        ),
-        "linalg.svd returns V already transposed: take rows of it": (
-            lambda A, r: (
-                _low_rank(A, r)[0],
-                torch.linalg.svd(A)[1][:r, None].sqrt() * torch.linalg.svd(A)[2].T[:r],
-            )
-        ),
-    },
-)
-
-
-def _smallest_error(function: Function) -> str | None:
-    for E, r in ((8, 3), (7, 1)):
-        A = normal(E, E, seed=40 + E)
-        shapes = {"W_q": (r, E), "W_k": (r, E)}
-        error = float((A - _product(*call_parts(function, A, r, shapes=shapes))).norm())
-        best = float(torch.linalg.svdvals(A)[r:].square().sum().sqrt())
-        if not error <= best + 1e-5:
-            return f"the error at r = {r} is {error:.3f}, the smallest possible is {best:.3f}"
-    return None
-
-
-LOW_RANK_SCORE = Exercise(
-    "low_rank_score",
-    {
-        "shapes": shaped(
-            _low_rank,
-            *(case(normal(E, E, seed=E), r) for E, r in ((6, 2), (5, 1), (4, 4))),
-            names=("W_q", "W_k"),
-        ),
-        "rank one": _factors(
-            case(torch.outer(normal(6, seed=31), normal(6, seed=32)), 1),
-            rule="a matrix of rank 1 must come back exactly with r = 1",
-        ),
-        "full rank": _factors(
-            case(normal(5, 5, seed=33), 5),
-            rule="with r = E nothing may be lost",
-            hint="Are the singular values in it, and only once?",
-        ),
-        "smallest error": _smallest_error,
-    },
-)
-
-# effective_matrix(alpha, W_v, W_o, t, i): alpha [H, T, T], W_v [H·Dv, E], W_o [E, H·Dv] → [E, E]
-
-
-def _effective(alpha: Tensor, W_v: Tensor, W_o: Tensor, t: int, i: int) -> Tensor:
-    H = alpha.shape[0]
-    up, down = W_o.unflatten(1, (H, -1)), W_v.unflatten(0, (H, -1))
-    return torch.einsum("j,ejd,jdf->ef", alpha[:, t, i], up, down)
-
-
-def _layer(H: int, T: int, E: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        (2 * normal(H, T, T, seed=seed)).softmax(-1),
-        normal(H * Dv, E, seed=seed + 1),
-        normal(E, H * Dv, seed=seed + 2),
+    """Every score of both heads is −``size``: below a finite constant that stands for −∞."""
+    x, W_q, W_k, W_v, W_o, H = (
+        eighths(*w.shape, seed=31 + i) if isinstance(w, Tensor) else w
+        for i, w in enumerate(_layer(6, 5, 2, 4, 3, 0))
     )
+    x[:, 0] = 1.0
+    W_q, W_k = torch.zeros_like(W_q), torch.zeros_like(W_k)
+    W_q[[0, 4], 0], W_k[[0, 4], 0] = -2 * size, 1.0
+    return case(x, W_q, W_k, W_v, W_o, H, name=f"every score is −{size:.2g}")
 
 
-def _only_head_1(E: int) -> tuple[Tensor, Tensor, Tensor]:
-    alpha, W_v, W_o = _layer(3, 4, E, 2, seed=59)
-    alpha[[0, 2]] = 0.0
-    return alpha, W_v, W_o
+def _wrong(**options: Any) -> Callable[..., Tensor]:
+    return partial(_multi_head, **options)
 
 
-def _other_weights(
-    alpha: Tensor, W_v: Tensor, W_o: Tensor, t: int, i: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    other = alpha.flip(-1) + 0.1
-    other[:, t, i] = alpha[:, t, i]
-    return other, W_v, W_o
-
-
-_matrices = partial(
+_layers = partial(
     agrees,
-    _effective,
-    probes=[case(*_layer(3, 5, 6, 2, seed=63), 4, 2)],
+    _multi_head,
+    atol=1e-5,
     mistakes={
-        "t and i are exchanged: alpha[j, t, i] is how much t reads from i": (
-            lambda alpha, v, o, t, i: _effective(alpha, v, o, i, t)
+        "The scores are divided by √E; each head has a width of its own, D": (
+            _wrong(scale=lambda E, D: E**-0.5)
         ),
-        "This is transposed: W_v acts first, so it stands on the right": (
-            lambda *a: _effective(*a).T
+        "The scores are not divided by √D": _wrong(scale=lambda E, D: 1.0),
+        "The scores are divided by D, not by √D": _wrong(scale=lambda E, D: 1 / D),
+        "There is no mask: a word sees what comes after it": _wrong(diagonal=10_000),
+        "The mask begins one too late: a word sees the next one": _wrong(diagonal=1),
+        "The diagonal is hidden: a word may look at itself": _wrong(diagonal=-1),
+        "The softmax runs over the queries; it belongs on the last axis": _wrong(axis=-2),
+        "The mask comes after the softmax, so the weights of a row do not sum to 1": (
+            _wrong(late=True)
         ),
-        "The weights of the heads are missing": (
-            lambda alpha, *a: _effective(torch.ones_like(alpha), *a)
+        "A hidden score of 0 still gets e⁰ = 1; it must be −∞": _wrong(hidden=0.0),
+        "The heads are taken apart wrongly, by reshape(H, T, …), and put together wrongly: a head "
+        "owns columns of q, k and v, so the axis H comes from the last one": (
+            _wrong(split="reshape", merge="reshape")
         ),
-        "All heads have one weight here; each has its own, alpha[j, t, i]": (
-            lambda alpha, *a: _effective(alpha.mean(0, keepdim=True).expand_as(alpha), *a)
+        "The heads are taken apart wrongly: a head owns columns of q, k and v. Make [T, H, D] of "
+        "[T, H·D] first, then exchange two axes": _wrong(split="reshape"),
+        "The heads are put together wrongly: exchange the axes H and T of o before reshape": (
+            _wrong(merge="reshape")
         ),
-        "This is the mean over the heads; their updates are added": (
-            lambda alpha, *a: _effective(alpha, *a) / len(alpha)
-        ),
+        "Head j takes every H-th column; it owns D columns side by side": _wrong(split="every"),
+        "This is the mean over the heads; what they write is added": _wrong(merge="mean"),
     },
 )
 
-EFFECTIVE_MATRIX = Exercise(
-    "effective_matrix",
+MULTI_HEAD = Exercise(
+    "multi_head",
     {
         "shape": shaped(
-            _effective,
-            *(case(*_layer(*s, seed=50), 2, 1) for s in ((3, 5, 6, 2), (1, 4, 3, 5), (2, 4, 4, 4))),
+            _multi_head,
+            *(case(*_layer(*sizes, seed=1)) for sizes in ((6, 5, 2, 4, 3), (1, 4, 3, 2, 5))),
         ),
-        "who looks": alike(
-            case(*_layer(3, 5, 6, 2, seed=56), 4, 1),
-            case(*_other_weights(*_layer(3, 5, 6, 2, seed=56), 4, 1), 4, 1),
-            rule="the matrix of t = 4 and i = 1 changes with other weights than those",
-            hint="alpha[j, t, i] is how much t reads from i",
+        "one head": _layers(
+            case(*_layer(7, 6, 1, 4, 3, seed=7)),
+            rule="with H = 1 this is the attention of one head, times W_oᵀ",
+            hint="Are the scores divided by √D? Does the softmax run over the keys?",
         ),
-        "one head": _matrices(
-            case(*_layer(1, 4, 5, 3, seed=53), 2, 1),
-            rule="with one head the matrix is its weight times W_o W_v",
-            hint="W_v acts first, so it stands on the right; the weight is alpha[0, t, i]",
+        "several heads": _layers(
+            case(*_layer(7, 6, 3, 4, 2, seed=17)),
+            case(*_layer(4, 8, 4, 4, 4, seed=19)),
+            rule="not what the heads write, added up",
+            hint="Head j owns rows jD … jD + D − 1 of W_q and W_k, and columns of W_o",
         ),
-        "blocks": _matrices(
-            case(*_only_head_1(6), 3, 0),
-            rule="only head 1 looks, and it owns rows 2 and 3 of W_v and columns 2 and 3 of W_o",
-        ),
-        "values": _matrices(
-            *(
-                case(*_layer(H, T, E, Dv, seed=60 + H), t, i)
-                for H, T, E, Dv in ((3, 5, 6, 2), (2, 6, 7, 4))
-                for t, i in ((T - 1, 2), (0, 0))
-            ),
-            rule="not the sum over the heads of weight × W_o W_v",
+        "large scores": _layers(
+            *(_low(size) for size in (2.0**9, 2.0**17, 2.0**40, 2.0**100)),
+            mistakes=None,
+            hint="Hide with −∞: no finite number is below all scores",
         ),
     },
 )
 
-EXERCISES = (ATTEND, LOW_RANK_SCORE, EFFECTIVE_MATRIX)
+EXERCISES = (RECOVER, COPY_PREVIOUS, MULTI_HEAD)

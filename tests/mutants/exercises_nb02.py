@@ -1,126 +1,155 @@
 """Wrong answers to the exercises of notebook 02. Every one must fail its check."""
 
+import math
+
 import torch
 
-
-def _head(x, W_q, W_k, W_v, *, diagonal=0, scale=1.0, axis=-1, hidden=-torch.inf):
-    scores = (x @ W_q.T) @ (x @ W_k.T).T * scale
-    seen = torch.ones(len(x), len(x), dtype=torch.bool).tril(diagonal)
-    return scores.masked_fill(~seen, hidden).softmax(axis) @ (x @ W_v.T)
+# recover
 
 
-def _mask_after_softmax(x, W_q, W_k, W_v):
-    return ((x @ W_q.T) @ (x @ W_k.T).T).softmax(-1).tril() @ (x @ W_v.T)
+def _probe(head, E, *, length=1.0, zeros=True):
+    x = length * torch.eye(E, dtype=torch.float64)
+    return head(torch.cat([x, 0 * x[:1]]) if zeros else x)
 
 
-def _own_softmax(x, W_q, W_k, W_v):
-    weights = ((x @ W_q.T) @ (x @ W_k.T).T).exp().tril()
-    return weights / weights.sum(-1, keepdim=True) @ (x @ W_v.T)
+def _differences(head, E, *, length=1.0, reference=-1, squared=True):
+    log = _probe(head, E, length=length).log()
+    A = log[:E, :E] - log[:E, reference][:, None]
+    return A / (length**2 if squared else length)
 
 
-def _in_place(x, W_q, W_k, W_v):
-    x += 0.1
-    return _head(x, W_q, W_k, W_v)
+def _centred(head, E):
+    log = _probe(head, E, zeros=False).log()
+    return log - log.mean(-1, keepdim=True)
 
 
-def _first_rows(A, r):
-    W_k = A[:r].clone()
-    return torch.eye(len(A), dtype=A.dtype)[:r], W_k
+def _pairwise_without_zeros(head, E):
+    A = torch.zeros(E, E, dtype=torch.float64)
+    eye = torch.eye(E, dtype=torch.float64)
+    for m in range(E):
+        for n in range(E):
+            w = head(eye[[m, n]])[0]
+            A[m, n] = (w[1] / w[0]).log()
+    return A
 
 
-def _svd(A, r, *, power=0.5, transpose=False, smallest=False, V_transposed=False):
-    U, s, Vt = torch.linalg.svd(A)
-    if V_transposed:
-        Vt = Vt.T
-    part = slice(len(s) - r, None) if smallest else slice(r)
-    left, right = (s[part, None] ** power) * U[:, part].T, (s[part, None] ** power) * Vt[part]
-    return (right, left) if transpose else (left, right)
+# copy_previous
 
 
-def _symmetric(A, r):
-    return _svd((A + A.T) / 2, r)
+def _circle(T, *, back=1.0, size=2000.0, sign=1.0, words=0.0):
+    turn = back * 2 * math.pi / T
+    W_q, W_k, W_v = torch.zeros(2, 6), torch.zeros(2, 6), torch.eye(4, 6)
+    W_q[0, 4], W_q[0, 5] = size * math.cos(turn), sign * size * math.sin(turn)
+    W_q[1, 4], W_q[1, 5] = -sign * size * math.sin(turn), size * math.cos(turn)
+    W_k[0, 4] = W_k[1, 5] = 1.0
+    W_k[0, 0] = words
+    return W_q, W_k, W_v
 
 
-def _eigenvectors(A, r):
-    values, vectors = torch.linalg.eigh((A + A.T) / 2)
-    order = values.abs().argsort(descending=True)[:r]
-    return values[order, None] * vectors[:, order].T, vectors[:, order].T
+def _values(T, W_v):
+    return *_circle(T)[:2], W_v
 
 
-def _heads(alpha, W_v, W_o, t, i, *, W_o_rows=False, swapped=False, times=None):
-    H = alpha.shape[0]
-    down = W_v.chunk(H)
-    up = W_o.T.reshape(H, -1, len(W_o)).mT if not W_o_rows else W_o.reshape(H, len(W_o), -1)
-    weights = alpha[:, i, t] if swapped else alpha[:, t, i]
-    if times is not None:
-        weights = times(weights)
-    return sum(weights[j] * (up[j] @ down[j]) for j in range(H))
+# multi_head
 
 
-def _interleaved(alpha, W_v, W_o, t, i):
-    H = alpha.shape[0]
-    return sum(alpha[j, t, i] * (W_o[:, j::H] @ W_v[j::H]) for j in range(H))
+def _layer(x, W_q, W_k, W_v, W_o, H, *, split="right", merge="right", axis=-1, hidden=-torch.inf,
+           scale="D", see=0):  # fmt: skip
+    T = len(x)
+    parts = [x @ W.T for W in (W_q, W_k, W_v)]
+    if split == "right":
+        parts = [y.view(T, H, -1).transpose(0, 1) for y in parts]
+    elif split == "reshape":
+        parts = [y.reshape(H, T, -1) for y in parts]
+    elif split == "every":
+        parts = [torch.stack([y[:, h::H] for h in range(H)]) for y in parts]
+    q, k, v = parts
+    divide = {"D": q.shape[-1] ** 0.5, "E": x.shape[1] ** 0.5, "none": 1, "D²": q.shape[-1]}[scale]
+    seen = torch.ones(T, T, dtype=torch.bool).tril(see)
+    scores = (q @ k.transpose(1, 2) / divide).masked_fill(~seen, hidden)
+    o = scores.softmax(axis).nan_to_num(0.0) @ v
+    if merge == "reshape":
+        return o.reshape(T, -1) @ W_o.T
+    if merge == "rows":
+        return o.transpose(0, 1).reshape(T, -1) @ W_o.reshape(-1, len(W_o))
+    if merge == "first":
+        o[1:] = 0
+    if merge == "mean":
+        o = o / H
+    return o.transpose(0, 1).reshape(T, -1) @ W_o.T
 
 
-def _last_head_only(alpha, W_v, W_o, t, i):
-    H = alpha.shape[0]
-    return alpha[-1, t, i] * (W_o.chunk(H, 1)[-1] @ W_v.chunk(H)[-1])
+def _after_softmax(x, W_q, W_k, W_v, W_o, H):
+    q, k, v = ((x @ W.T).view(len(x), H, -1).transpose(0, 1) for W in (W_q, W_k, W_v))
+    weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1).tril()
+    return (weights @ v).transpose(0, 1).flatten(1) @ W_o.T
+
+
+def _planted(*a):
+    return _layer(*a, split="reshape", merge="reshape", hidden=-100.0, scale="E")
 
 
 MUTANTS = {
-    "attend": {
-        "constant": lambda x, W_q, W_k, W_v: torch.ones(len(x), len(W_v)),
-        "copied input": lambda x, W_q, W_k, W_v: x.clone(),
-        "values only": lambda x, W_q, W_k, W_v: x @ W_v.T,
-        "shape only": lambda x, W_q, W_k, W_v: torch.zeros(len(x), len(W_v)),
-        "no mask": lambda x, W_q, W_k, W_v: _head(x, W_q, W_k, W_v, diagonal=len(x)),
-        "off by one: sees the next": lambda x, *W: _head(x, *W, diagonal=1),
-        "off by one: not itself": lambda x, *W: _head(x, *W, diagonal=-1).nan_to_num(0.0),
-        "queries and keys exchanged": lambda x, W_q, W_k, W_v: _head(x, W_k, W_q, W_v),
-        "tied": lambda x, W_q, W_k, W_v: _head(x, W_q, W_q, W_v),
-        "scaled": lambda x, W_q, *W: _head(x, W_q, *W, scale=len(W_q) ** -0.5),
-        "softmax over the queries": lambda x, *W: _head(x, *W, axis=0),
-        "hidden by 0": lambda x, *W: _head(x, *W, hidden=0.0),
-        "hidden by −10": lambda x, *W: _head(x, *W, hidden=-10.0),
-        "hidden by −1,000": lambda x, *W: _head(x, *W, hidden=-1e3),
-        "hidden by −100,000": lambda x, *W: _head(x, *W, hidden=-1e5),
-        "hidden by −1e9": lambda x, *W: _head(x, *W, hidden=-1e9),
-        "hidden by −1e30": lambda x, *W: _head(x, *W, hidden=-1e30),
-        "mask after softmax": _mask_after_softmax,
-        "no maximum taken off": _own_softmax,
-        "in place": _in_place,
+    "recover": {
+        "constant": lambda head, E: torch.ones(E, E),
+        "shape only": lambda head, E: torch.zeros(E, E),
+        "identity": lambda head, E: torch.eye(E),
+        "the weights": lambda head, E: _probe(head, E)[:E, :E],
+        "logarithms of the weights": lambda head, E: _probe(head, E, zeros=False).log(),
+        "less the first column": lambda head, E: _differences(head, E, reference=0),
+        "less the mean of a row": _centred,
+        "less the score with itself": _pairwise_without_zeros,
+        "transposed": lambda head, E: _differences(head, E).T,
+        "sign": lambda head, E: -_differences(head, E),
+        "symmetric part": lambda head, E: (_differences(head, E) + _differences(head, E).T) / 2,
+        "ratio without a logarithm": lambda head, E: _differences(head, E).exp(),
+        "unit vectors, so strong heads overflow": _differences,
+        "length not undone": lambda head, E: _differences(head, E, length=0.1, squared=False),
+        "no probing": lambda head, E: head(torch.eye(E)).new_zeros(E, E),
     },
-    "low_rank_score": {
-        "constant": lambda A, r: (torch.ones(r, len(A)), torch.ones(r, len(A))),
-        "shape only": lambda A, r: (torch.zeros(r, len(A)), torch.zeros(r, len(A))),
-        "copied input": lambda A, r: (A.clone(), torch.eye(len(A), dtype=A.dtype)),
-        "first rows": _first_rows,
-        "one tensor": lambda A, r: torch.stack(_svd(A, r)),
-        "singular values forgotten": lambda A, r: _svd(A, r, power=0),
-        "singular values twice": lambda A, r: _svd(A, r, power=1),
-        "the smallest": lambda A, r: _svd(A, r, smallest=True),
-        "off by one": lambda A, r: tuple(torch.cat([m, 0 * m[:1]]) for m in _svd(A, max(r - 1, 1))),
-        "one rank too few": lambda A, r: tuple(
-            m * (torch.arange(r) < max(r - 1, 1))[:, None] for m in _svd(A, r)
-        ),
-        "exchanged": lambda A, r: _svd(A, r, transpose=True),
-        "V not transposed": lambda A, r: _svd(A, r, V_transposed=True),
-        "symmetrised": _symmetric,
-        "eigenvectors": _eigenvectors,
+    "copy_previous": {
+        "constant": lambda T: (torch.ones(2, 6), torch.ones(2, 6), torch.ones(4, 6)),
+        "shape only": lambda T: (torch.zeros(2, 6), torch.zeros(2, 6), torch.zeros(4, 6)),
+        "the mean": lambda T: (torch.zeros(2, 6), torch.zeros(2, 6), torch.eye(4, 6)),
+        "itself": lambda T: _circle(T, back=0.0),
+        "the next": lambda T: _circle(T, back=-1.0),
+        "other way round": lambda T: _circle(T, sign=-1.0),
+        "two back": lambda T: _circle(T, back=2.0),
+        "a turn of 1 radian": lambda T: _circle(T, back=T / (2 * math.pi)),
+        "small scores": lambda T: _circle(T, size=1.0),
+        "enough for short texts only": lambda T: _circle(T, size=60.0),
+        "asks for words too": lambda T: _circle(T, size=400.0, words=4.0),
+        "positions copied too": lambda T: _values(T, torch.eye(4, 6).roll(2, 1)),
+        "words and positions": lambda T: _values(T, torch.cat([torch.eye(4), torch.ones(4, 2)], 1)),
+        "values doubled": lambda T: _values(T, 2 * torch.eye(4, 6)),
+        "maps transposed": lambda T: tuple(W.T for W in _circle(T)),
+        "queries and keys only": lambda T: _circle(T)[:2],
     },
-    "effective_matrix": {
-        "constant": lambda alpha, W_v, W_o, t, i: torch.eye(len(W_o)),
-        "shape only": lambda alpha, W_v, W_o, t, i: torch.zeros(len(W_o), len(W_o)),
-        "copied input": lambda alpha, W_v, W_o, t, i: W_v.clone(),
-        "t and i exchanged": lambda *a: _heads(*a, swapped=True),
-        "off by one": lambda alpha, W_v, W_o, t, i: _heads(alpha, W_v, W_o, t, max(i - 1, 0)),
-        "blocks of W_o by rows": lambda *a: _heads(*a, W_o_rows=True),
-        "heads interleaved": _interleaved,
-        "one head": _last_head_only,
-        "mean over heads": lambda alpha, *a: _heads(alpha, *a) / len(alpha),
-        "weights forgotten": lambda *a: _heads(*a, times=torch.ones_like),
-        "one weight for all heads": lambda *a: _heads(*a, times=lambda w: w.mean().expand_as(w)),
-        "transposed": lambda *a: _heads(*a).T,
-        "W_v on the left": lambda alpha, W_v, W_o, t, i: _heads(alpha, W_o.T, W_v.T, t, i),
+    "multi_head": {
+        "constant": lambda x, *a: torch.ones_like(x),
+        "copied input": lambda x, *a: x.clone(),
+        "shape only": lambda x, *a: torch.zeros_like(x),
+        "the four planted bugs": _planted,
+        "split by reshape": lambda *a: _layer(*a, split="reshape"),
+        "merged by reshape": lambda *a: _layer(*a, merge="reshape"),
+        "both by reshape": lambda *a: _layer(*a, split="reshape", merge="reshape"),
+        "every H-th column": lambda *a: _layer(*a, split="every"),
+        "W_o by rows": lambda *a: _layer(*a, merge="rows"),
+        "one head only": lambda *a: _layer(*a, merge="first"),
+        "mean over heads": lambda *a: _layer(*a, merge="mean"),
+        "divided by √E": lambda *a: _layer(*a, scale="E"),
+        "not divided": lambda *a: _layer(*a, scale="none"),
+        "divided by D": lambda *a: _layer(*a, scale="D²"),
+        "no mask": lambda *a: _layer(*a, see=1000),
+        "sees the next": lambda *a: _layer(*a, see=1),
+        "not itself": lambda *a: _layer(*a, see=-1),
+        "softmax over the queries": lambda *a: _layer(*a, axis=-2),
+        "softmax over the heads": lambda *a: _layer(*a, axis=0),
+        "mask after softmax": _after_softmax,
+        "hidden by 0": lambda *a: _layer(*a, hidden=0.0),
+        "hidden by −100": lambda *a: _layer(*a, hidden=-100.0),
+        "hidden by −100,000": lambda *a: _layer(*a, hidden=-1e5),
+        "hidden by −1e9": lambda *a: _layer(*a, hidden=-1e9),
+        "hidden by −1e30": lambda *a: _layer(*a, hidden=-1e30),
     },
-}
+}  # fmt: skip
