@@ -325,8 +325,8 @@ CHAIN = (
     Link(
         "query, key, value",
         2,
-        "“tired” asks for “animal”, “animal” not for “tired”",
-        ("tired asks for animal", "animal does not ask for tired"),
+        "“lay” asks for “cat”, “cat” does not ask for “lay”",
+        ("lay asks", "cat asks"),
         "query",
     ),
     Link(
