@@ -21,6 +21,12 @@ from course.plots.mechanisms import (
     targets_and_mask,
     who_reaches_whom,
 )
+from course.plots.nb04_the_block import (
+    feed_forward_store,
+    heads_through_output,
+    norm_on_a_circle,
+    pre_and_post,
+)
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
@@ -86,9 +92,11 @@ __all__ = [
     "draw_matrix",
     "drowning",
     "encode",
+    "feed_forward_store",
     "four_forms",
     "freeze",
     "frontier",
+    "heads_through_output",
     "heatmap",
     "heatmaps",
     "label_tokens",
@@ -97,10 +105,12 @@ __all__ = [
     "leaks",
     "mean_as_matrix",
     "new_figure",
+    "norm_on_a_circle",
     "number",
     "one_line",
     "panels",
     "png",
+    "pre_and_post",
     "query_key_value",
     "ratios",
     "reach",
