@@ -141,7 +141,7 @@ def norm_on_a_circle(vectors: Mapping[str, object]) -> Picture:
         ylabel="along (1, 1, −2)/√6",
     )
     axes.grid(True)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    figure.legend(loc="outside lower center", ncols=2)
     groups = "; ".join(
         f"{' and '.join(names)} end{'s' if len(names) == 1 else ''} at "
         f"({cell_text(x, 2)}, {cell_text(y, 2)})"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -188,15 +189,21 @@ class BlockExplorer(Explorer):
     def compute(
         *, heads_1: str, thinks_1: bool, heads_2: str, thinks_2: bool, norms: str, sample: int
     ) -> dict[str, Any]:
-        """``cut``; ``perplexity`` of what is left and ``whole``, that of the whole model, on 512
-        held-out tokens; ``text``, what is left writes.
+        """``perplexity`` of what is left and ``whole``, that of the whole model, on 512 held-out
+        tokens; ``text``, what is left writes.
+
+        What is left: ``heads`` [2, 4] and ``thinks`` [2] are boolean, ``norms`` is the choice.
         """
         cut = Cut((heads_1, heads_2), (thinks_1, thinks_2), norms)
         return {
-            "cut": cut,
             "perplexity": perplexity_of(cut),
             "whole": perplexity_of(WHOLE),
             "text": text_of(cut, sample),
+            "heads": np.array(
+                [[left not in (OUT, one) for one in HEADS[1:5]] for left in cut.heads]
+            ),
+            "thinks": np.array(cut.thinks),
+            "norms": norms,
         }
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
@@ -274,16 +281,15 @@ class BlockExplorer(Explorer):
 
     def update(self, arrays: dict[str, Any]) -> None:
         """Grey what is left out; new text, new bar."""
-        cut: Cut = arrays["cut"]
         for key, (patch, label) in self._boxes.items():
             kind, block, *rest = key
             if kind == "head":
-                there = cut.heads[block] not in (OUT, HEADS[rest[0] + 1])
+                there = bool(arrays["heads"][block, rest[0]])
             elif kind == "think":
-                there = cut.thinks[block]
+                there = bool(arrays["thinks"][block])
             else:
-                there = cut.norms != OUT
-                label.set_text("one size" if cut.norms == COMMON else "norm")
+                there = arrays["norms"] != OUT
+                label.set_text("one size" if arrays["norms"] == COMMON else "norm")
             patch.set_facecolor("white" if there else HIDDEN)
             patch.set_edgecolor(INK if there else "#b6bcc4")
             patch.set_linestyle("-" if there else (0, (3, 2)))
@@ -299,14 +305,14 @@ class BlockExplorer(Explorer):
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """What is missing, what it costs, how the text begins."""
-        missing = _missing(arrays["cut"])
+        missing = _missing(values)
         lost = "Nothing is left out" if not missing else f"Left out: {', '.join(missing)}"
         ratio = arrays["perplexity"] / arrays["whole"]
         against = (
             ""
-            if arrays["cut"] == WHOLE
+            if not missing
             else (
-                f", {number(ratio, 2) if ratio < 100 else _count(ratio)} times the "
+                f", ≈ {number(ratio, 2) if ratio < 100 else _count(ratio)} times the "
                 f"≈ {_count(arrays['whole'])} of the whole model"
             )
         )
@@ -328,17 +334,18 @@ class BlockExplorer(Explorer):
 WHOLE = Cut((ALL, ALL), (True, True), OWN)
 
 
-def _missing(cut: Cut) -> list[str]:
+def _missing(values: Mapping[str, Any]) -> list[str]:
     named = []
-    for block, (heads, thinks) in enumerate(zip(cut.heads, cut.thinks, strict=True), 1):
+    for block in (1, 2):
+        heads = values[f"heads_{block}"]
         if heads == OUT:
             named.append(f"attention of block {block}")
         elif heads != ALL:
             named.append(f"head {HEADS.index(heads)} of block {block}")
-        if not thinks:
+        if not values[f"thinks_{block}"]:
             named.append(f"feed-forward of block {block}")
-    if cut.norms != OWN:
-        named.append("the norms" if cut.norms == OUT else "each token's own size in the norms")
+    if values["norms"] != OWN:
+        named.append("the norms" if values["norms"] == OUT else "each token's own size")
     return named
 
 
