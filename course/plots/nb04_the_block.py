@@ -124,7 +124,7 @@ def norm_on_a_circle(vectors: Mapping[str, object]) -> Picture:
         ends.setdefault((round(end[0], 6), round(end[1], 6)), []).append(name)
         colour = COLOURS[place % len(COLOURS)]
         axes.plot(*centred, MARKERS[place % len(MARKERS)], color=colour, zorder=4,
-                  label=f"{name}, its mean taken off")  # fmt: skip
+                  label=name)  # fmt: skip
         axes.annotate(
             "",
             xy=end,
@@ -137,6 +137,7 @@ def norm_on_a_circle(vectors: Mapping[str, object]) -> Picture:
         xlim=(-1.15 * reach, 1.15 * reach),
         ylim=(-1.15 * reach, 1.15 * reach),
         aspect="equal",
+        title="points: the mean taken off; arrows: then ÷ σ",
         xlabel="along (1, −1, 0)/√2",
         ylabel="along (1, 1, −2)/√6",
     )
