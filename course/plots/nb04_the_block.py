@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.patches import Circle
+from matplotlib.ticker import MaxNLocator
 
 from course.plots.drawing import Canvas, cell_text
 from course.plots.parts import as_array, number
@@ -133,7 +134,10 @@ def norm_on_a_circle(vectors: Mapping[str, object]) -> Picture:
             zorder=3,
         )
         reach = max(reach, np.abs(centred).max())
+    ticks = MaxNLocator(4).tick_values(-reach, reach)
     axes.set(
+        xticks=ticks[abs(ticks) <= reach],
+        yticks=ticks[abs(ticks) <= reach],
         xlim=(-1.15 * reach, 1.15 * reach),
         ylim=(-1.15 * reach, 1.15 * reach),
         aspect="equal",
