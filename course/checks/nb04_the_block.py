@@ -204,7 +204,7 @@ def _wrong_fact(
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     """As above, with another factor of the name or another bias."""
 
-    def write(W_1, b_1, W_2, name, fact, cosine):  # type: ignore[no-untyped-def]
+    def write(W_1, b_1, W_2, name, fact, cosine):
         key, bias = name * scale(name, cosine), torch.full_like(b_1[:1], threshold(cosine))
         return (
             torch.cat([W_1, key[None]]),

@@ -134,10 +134,10 @@ def norm_on_a_circle(vectors: Mapping[str, object]) -> Picture:
             zorder=3,
         )
         reach = max(reach, np.abs(centred).max())
-    ticks = MaxNLocator(4).tick_values(-reach, reach)
+    ticks = np.asarray(MaxNLocator(4).tick_values(-reach, reach))
     axes.set(
-        xticks=ticks[abs(ticks) <= reach],
-        yticks=ticks[abs(ticks) <= reach],
+        xticks=ticks[np.abs(ticks) <= reach],
+        yticks=ticks[np.abs(ticks) <= reach],
         xlim=(-1.15 * reach, 1.15 * reach),
         ylim=(-1.15 * reach, 1.15 * reach),
         aspect="equal",
@@ -248,7 +248,7 @@ def pre_and_post() -> Picture:
         ),
         alt=(
             "Two streams, each a thick line from a word to the next word through attention and "
-            "feed-forward. Above, pre-norm: a norm stands on the side road, before each part, and "
+            "feed-forward. Above, pre-norm: a norm stands on the way into each part, and "
             "one at the end. Below, post-norm: a norm stands on the thick line after each sum."
         ),
     )

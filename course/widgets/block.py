@@ -107,6 +107,7 @@ def _pass(
             return x
         if cut.norms == OWN:
             return norm(x)
+        assert isinstance(norm, nn.LayerNorm)
         return (x - x.mean(-1, keepdim=True)) / sizes[norm] * norm.weight + norm.bias
 
     for block, heads, thinks in zip(model.blocks, cut.heads, cut.thinks, strict=True):
@@ -300,7 +301,7 @@ class BlockExplorer(Explorer):
         self._value.set_text(_count(arrays["perplexity"]))
         inside = shown > 2e4
         self._value.set_x(shown * (0.92 if inside else 1.1))
-        self._value.set_ha("right" if inside else "left")
+        self._value.set_horizontalalignment("right" if inside else "left")
         self._value.set_color("white" if inside else INK)
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
