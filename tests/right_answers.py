@@ -292,41 +292,79 @@ def _alibi_einsum(H, T):
 # Notebook 04
 
 
-def _norm_numpy(x, eps):
-    x = x.numpy()
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-
-
-def _norm_einsum(x, eps):
-    E = x.shape[-1]
-    centred = x - torch.einsum("...e->...", x)[..., None] / E
-    return centred / (torch.einsum("...e,...e->...", centred, centred)[..., None] / E + eps).sqrt()
-
-
-def _norm_in_a_loop(x, eps):
+def _twin_in_a_loop(x, mean, spread):
     rows = []
-    for row in x.reshape(-1, x.shape[-1]):
-        mean = sum(row) / len(row)
-        variance = sum((a - mean) ** 2 for a in row) / len(row)
-        rows.append(torch.stack([(a - mean) / (variance + eps) ** 0.5 for a in row]))
-    return torch.stack(rows).reshape(x.shape)
+    for row in x:
+        own = sum(row) / len(row)
+        size = (sum((a - own) ** 2 for a in row) / len(row)) ** 0.5
+        rows.append(torch.stack([mean + spread * (a - own) / size for a in row]))
+    return torch.stack(rows)
 
 
-def _block_in_one_line(x, attend, think, norm_1, norm_2):
-    return (h := x + attend(norm_1(x))) + think(norm_2(h))
+def _twin_numpy(x, mean, spread):
+    x = x.numpy()
+    return mean + spread * (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
 
 
-def _recall_in_a_loop(x, names, facts):
-    out = torch.zeros(len(x), facts.shape[1], dtype=x.dtype)
-    for t, row in enumerate(x):
-        for name, fact in zip(names, facts, strict=True):
-            out[t] += max(0.0, 2 * float(row @ name) - 1) * fact
-    return out
+def _twin_einsum(x, mean, spread):
+    centred = x - torch.einsum("te->t", x)[:, None] / x.shape[1]
+    size = (torch.einsum("te,te->t", centred, centred) / x.shape[1]).sqrt()
+    return torch.einsum("te,t->te", centred, spread / size) + mean
 
 
-def _recall_higher_threshold(x, names, facts):
-    match = torch.einsum("te,ne->tn", x, names)
-    return torch.einsum("tn,nf->tf", torch.relu(4 * match - 3), facts)
+def _diagnose_by_derivatives(block, x):
+    slopes = torch.autograd.functional.jacobian(block, x).norm(dim=(1, 3))  # [T, T]
+    if slopes.triu(1).max() > 1e-9:
+        return "no mask"
+    y = block(1e8 * x)
+    if (y.var(-1, correction=0) - 1).abs().max() < 1e-6 and y.mean(-1).abs().max() < 1e-6:
+        return "post-norm"
+    ratio = float(y.norm() / x.norm()) / 1e8
+    return "no residual" if ratio < 1e-4 else "healthy" if abs(ratio - 1) < 1e-4 else "no norm"
+
+
+def _diagnose_numpy(block, x):
+    def run(words):
+        return block(torch.from_numpy(words)).numpy()
+
+    x = x.numpy()
+    longer = np.concatenate([x, np.sin(np.arange(x.shape[1]))[None].astype(x.dtype)])
+    if np.abs(run(longer)[:-1] - run(x)).max() > 1e-5:
+        return "no mask"
+    y = run(1e7 * x)
+    grown = np.linalg.norm(y - 1e7 * x) / np.linalg.norm(1e7 * x)
+    if grown < 1e-3:
+        return "healthy"
+    if np.abs(y).max() > 1e4:
+        return "no norm"
+    return "post-norm" if np.allclose(y.std(-1), 1, atol=1e-3) else "no residual"
+
+
+def _fact_numpy(W_1, b_1, W_2, name, fact, cosine):
+    key = name.numpy() / np.square(name.numpy()).sum() / (1 - cosine)
+    return (
+        np.vstack([W_1, key]),
+        np.append(b_1.numpy(), -cosine / (1 - cosine)),
+        np.column_stack([W_2, fact]),
+    )
+
+
+def _fact_higher_threshold(W_1, b_1, W_2, name, fact, cosine):
+    """Anything between the given cosine and 1 will do."""
+    at = (1 + cosine) / 2
+    new_1, new_b, new_2 = (torch.nn.functional.pad(W, p) for W, p in (
+        (W_1, (0, 0, 0, 1)), (b_1, (0, 1)), (W_2, (0, 1))))  # fmt: skip
+    new_1[-1] = name / (1 - at) / name.square().sum()
+    new_b[-1] = -at / (1 - at)
+    new_2[:, -1] = fact
+    return new_1, new_b, new_2
+
+
+def _fact_half_and_double(W_1, b_1, W_2, name, fact, cosine):
+    """A match of ½ at the name, and twice the fact."""
+    W_1 = torch.cat([W_1, name[None] / (2 * (1 - cosine) * name.norm() ** 2)])
+    b_1 = torch.cat([b_1, b_1.new_tensor([-cosine / (2 - 2 * cosine)])])
+    return W_1, b_1, torch.cat([W_2, 2 * fact[:, None]], -1)
 
 
 # Notebook 05
@@ -861,9 +899,13 @@ BY_HAND: dict[str, dict[str, Function]] = {
     "effective_tokens": {"loop": _tokens_in_a_loop, "einsum": _tokens_einsum},
     "rope": {"loop": _rope_in_a_loop, "NumPy": _rope_complex, "einsum": _rope_einsum},
     "alibi": {"loop": _alibi_in_a_loop, "NumPy": _alibi_numpy, "einsum": _alibi_einsum},
-    "layer_norm": {"loop": _norm_in_a_loop, "NumPy": _norm_numpy, "einsum": _norm_einsum},
-    "pre_norm_block": {"one line": _block_in_one_line},
-    "recall": {"loop": _recall_in_a_loop, "einsum": _recall_higher_threshold},
+    "twin": {"loop": _twin_in_a_loop, "NumPy": _twin_numpy, "einsum": _twin_einsum},
+    "diagnose": {"derivatives": _diagnose_by_derivatives, "NumPy": _diagnose_numpy},
+    "write_fact": {
+        "NumPy": _fact_numpy,
+        "higher threshold": _fact_higher_threshold,
+        "half and double": _fact_half_and_double,
+    },
     "count_block": {
         "modules": _count_modules,
         "floats": _count_floats,

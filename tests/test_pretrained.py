@@ -10,7 +10,7 @@ from course.config import TransformerConfig
 from course.experiments import EXPERIMENTS, load
 from course.experiments.winograd import task_of
 from course.pretrained.cli import RUNS
-from course.tasks.text import tokenize
+from course.tasks.text import TRAIN_SHARE, find_text, tokenize
 from course.tasks.winograd import Winograd, score
 from course.transformer import Transformer
 
@@ -43,6 +43,17 @@ def test_each_stored_model_is_small_and_that_of_its_run(name):
     assert path.stat().st_size <= 2_000_000
     config = pretrained.load(name).record["config"]
     assert (config["experiment"], config["label"], config["seed"]) == RUNS[name]
+
+
+def test_the_stretch_that_travels_is_held_out_text():
+    stretch = pretrained.held_out_text()
+    assert stretch.startswith("GREMIO:") and stretch.endswith("\n") and len(stretch) == 6_462
+    path = find_text()
+    if path is None:
+        pytest.skip("the whole text is not here")
+    whole = path.read_text(encoding="utf-8")
+    assert stretch in whole[int(len(whole) * TRAIN_SHARE) :]
+    assert stretch[:200] not in whole[: int(len(whole) * TRAIN_SHARE)]
 
 
 def test_the_winograd_model_answers_as_recorded():

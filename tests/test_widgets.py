@@ -45,7 +45,7 @@ def test_every_place_of_every_control_has_arrays_and_a_sentence(kind, explorer) 
         for value in control.grid():
             values = explorer.values | {name: value}
             arrays = kind.compute(**values)
-            names = {"scores", "weights", "mapped", "share"} & set(arrays)
+            names = {"scores", "weights", "mapped", "share", "perplexity"} & set(arrays)
             shown = [arrays[name] for name in names]
             assert shown and all(np.isfinite(array).all() for array in shown), (name, value)
             assert explorer.finding(values, arrays).endswith(".")

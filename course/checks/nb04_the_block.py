@@ -1,8 +1,8 @@
-"""Checks for the exercises of notebook 04: LayerNorm, a pre-norm block, a memory by hand."""
+"""Checks for the exercises of notebook 04: twins of a norm, bugs by behaviour, a fact by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,274 +11,323 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from course.checks import Exercise
-from course.checks.properties import agrees, alike, case, normal, shaped
+from course.checks.answers import Wrong, answer_of, kind_of
+from course.checks.properties import Test, agrees, alike, case, normal, sentence, shaped
 
-# layer_norm(x, eps): x [..., E] → the same shape, each vector with mean 0 and variance 1
-
-_EPS = 1e-5
-
-
-def _layer_norm(x: Tensor, eps: float) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], eps=eps)
+# twin(x, mean, spread): x [T, E] → another table that LayerNorm reads as x
 
 
-def _centred(x: Tensor) -> Tensor:
-    return x - x.mean(-1, keepdim=True)
+def _norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=0.0)
+
+
+def _twin(x: Tensor, mean: float, spread: float) -> Tensor:
+    return mean + spread * _norm(x)
+
+
+def _table(T: int, E: int, seed: int) -> Tensor:
+    return 3 * normal(T, E, seed=seed) + normal(T, 1, seed=seed + 1)
 
 
 def _one_changed(x: Tensor) -> Tensor:
     changed = x.clone()
-    changed[1, 2] += normal(x.shape[-1], seed=5)
+    changed[2] += normal(x.shape[-1], seed=5)
     return changed
 
 
-def _others(normed: Tensor, *_: Any) -> Tensor:
-    return torch.cat([normed[0], normed[1, :2], normed[1, 3:]])
-
-
-_norms = partial(
+_twins = partial(
     agrees,
-    _layer_norm,
-    probes=[case(3 * normal(6, 5, seed=2) + 7, 0.5)],
+    _twin,
+    probes=[case(_table(6, 5, seed=2), 2.0, 3.0)],
     mistakes={
-        "Divide by E, not by E − 1: the variance is the mean of the squares": (
-            lambda x, eps: _centred(x) / (x.var(-1, keepdim=True) + eps).sqrt()
+        "The spread divides by E, not by E − 1: torch.std does the other unless one asks": (
+            lambda x, mean, spread: (
+                mean + spread * (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+            )
         ),
-        "The mean is not taken off": lambda x, eps: F.rms_norm(x, x.shape[-1:], eps=eps),
-        "This divides by the variance; its root is missing": (
-            lambda x, eps: _centred(x) / (_centred(x).square().mean(-1, keepdim=True) + eps)
+        "This is the mirror image of x: a negative factor turns every direction round": (
+            lambda x, mean, spread: mean - spread * _norm(x)
         ),
-        "This is centred, and not yet divided by the deviation": lambda x, eps: _centred(x),
-        "eps belongs under the root, beside the variance": (
-            lambda x, eps: _centred(x) / (_centred(x).square().mean(-1, keepdim=True).sqrt() + eps)
+        "The mean of x itself is still in it: take it off before the new one is added": (
+            lambda x, mean, spread: mean + spread * x / x.std(-1, keepdim=True, correction=0)
         ),
-        "eps is not used": lambda x, eps: _layer_norm(x, 0.0),
+        "spread is a standard deviation; its root was taken": (
+            lambda x, mean, spread: mean + spread**0.5 * _norm(x)
+        ),
+        "spread is a standard deviation as it stands; this squares it": (
+            lambda x, mean, spread: mean + spread**2 * _norm(x)
+        ),
+        "The new mean was multiplied by the spread too: scale first, shift after": (
+            lambda x, mean, spread: spread * (_norm(x) + mean)
+        ),
+        "The mean is right, and the spread is still that of x": (
+            lambda x, mean, spread: x - x.mean(-1, keepdim=True) + mean
+        ),
+        "This is x multiplied; its own spread was not divided out": (
+            lambda x, mean, spread: mean + spread * (x - x.mean(-1, keepdim=True))
+        ),
     },
 )
 
-LAYER_NORM = Exercise(
-    "layer_norm",
+TWIN = Exercise(
+    "twin",
     {
-        "shape": shaped(
-            _layer_norm,
-            *(case(normal(*shape, seed=1), _EPS) for shape in ((7, 4), (2, 3, 5), (6,))),
-        ),
+        "shape": shaped(_twin, case(_table(5, 4, seed=1), 1.0, 2.0)),
         "each token alone": alike(
-            case(normal(2, 4, 5, seed=4), _EPS),
-            case(_one_changed(normal(2, 4, 5, seed=4)), _EPS),
-            part=_others,
+            case(_table(4, 5, seed=4), 1.0, 2.0),
+            case(_one_changed(_table(4, 5, seed=4)), 1.0, 2.0),
+            part=lambda y, *_: torch.cat([y[:2], y[3:]]),
             atol=1e-9,
             rule="changing one token changes another",
-            hint="Mean and variance are over the last axis alone",
+            hint="Mean and spread are over the last axis alone",
         ),
-        "mean": _norms(
-            case(3 * normal(6, 5, seed=2) + 7, _EPS),
-            part=lambda normed, *_: normed.mean(-1),
-            rule="every vector must have mean 0",
+        "mean": _twins(
+            case(_table(6, 5, seed=2), 7.0, 3.0),
+            part=lambda y, *_: y.mean(-1),
+            rule="every token must have the mean that was asked for",
         ),
-        "variance": _norms(
-            case(3 * normal(6, 5, seed=3) + 7, _EPS),
-            part=lambda normed, *_: normed.square().mean(-1),
-            atol=1e-3,
-            rule="the mean of the squares must be 1",
+        "spread": _twins(
+            case(_table(6, 5, seed=3), -2.0, 0.5),
+            part=lambda y, *_: y.std(-1, correction=0),
+            rule="every token must have the spread that was asked for",
         ),
-        "eps": _norms(
-            *(case(normal(5, 4, seed=6), eps, name=f"eps = {eps:g}") for eps in (0.5, 2.0)),
-            hint="Is eps inside the square root?",
+        "the norm cannot tell": _twins(
+            case(_table(6, 5, seed=6), 4.0, 2.0),
+            case(_table(3, 8, seed=7), 0.0, 10.0),
+            part=lambda y, *_: _norm(y),
+            rule="LayerNorm must read y as it reads x",
         ),
-        "constant vector": _norms(
-            case(torch.full((2, 4), 3.0, dtype=torch.float64), _EPS),
-            rule="a constant vector must give zeros",
-            hint="0/0 is NaN; eps is there to prevent it",
+        "values": _twins(
+            case(_table(6, 5, seed=8), -3.0, 5.0), case(_table(2, 3, seed=9), 0.0, 1.0)
         ),
     },
 )
 
-# pre_norm_block(x, attend, think, norm_1, norm_2): x [T, E] → [T, E]
+# diagnose(block, x): the name of what is wrong with a block, from its behaviour alone
 
-Part = Callable[[Tensor], Tensor]
-
-
-def _block(x: Tensor, attend: Part, think: Part, norm_1: Part, norm_2: Part) -> Tensor:
-    x = x + attend(norm_1(x))
-    return x + think(norm_2(x))
-
-
-def _post_norm(x: Tensor, attend: Part, think: Part, norm_1: Part, norm_2: Part) -> Tensor:
-    x = norm_1(x + attend(x))
-    return norm_2(x + think(x))
+HEALTHY, NO_MASK, NO_RESIDUAL, POST_NORM, NO_NORM = NAMES = (
+    "healthy",
+    "no mask",
+    "no residual",
+    "post-norm",
+    "no norm",
+)
+Block = Callable[[Tensor], Tensor]  # [T, E] → [T, E]
 
 
-def _norm_on_the_stream(x: Tensor, attend: Part, think: Part, norm_1: Part, norm_2: Part) -> Tensor:
-    x = norm_1(x)
-    x = norm_2(x + attend(x))
-    return x + think(x)
+def _block(kind: str, E: int, seed: int) -> Block:
+    """A block of width E with one head and a feed-forward part, and the bug ``kind`` in it."""
+    W = [normal(E, E, seed=seed + i) / E**0.5 for i in range(4)]
+    W_1, W_2 = normal(4 * E, E, seed=seed + 4), normal(E, 4 * E, seed=seed + 5) / (4 * E)
+
+    def attend(x: Tensor) -> Tensor:
+        q, k, v = (x @ m.to(x.dtype).T for m in W[:3])
+        scores = q @ k.T / E**0.5
+        if kind != NO_MASK:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        return scores.softmax(-1) @ v @ W[3].to(x.dtype).T
+
+    def think(x: Tensor) -> Tensor:
+        return torch.relu(x @ W_1.to(x.dtype).T) @ W_2.to(x.dtype).T
+
+    def block(x: Tensor) -> Tensor:
+        for part in (attend, think):
+            if kind == POST_NORM:
+                x = _norm(x + part(x))
+            else:
+                made = part(x if kind == NO_NORM else _norm(x))
+                x = made if kind == NO_RESIDUAL else x + made
+        return x
+
+    return block
 
 
-def _parts(T: int, E: int, seed: int) -> tuple[Part, ...]:
-    """Four functions of a table that no two orders or wirings confuse."""
-    weights = normal(T, T, seed=seed).tril()
-    a, b, c = (normal(E, E, seed=seed + i) for i in (1, 2, 3))
+#: Five blocks for notebook 04. One is healthy, each other has another bug.
+PATIENTS: Mapping[str, Block] = {
+    name: _block(kind, 8, seed)
+    for name, kind, seed in (
+        ("A", POST_NORM, 10),
+        ("B", HEALTHY, 20),
+        ("C", NO_NORM, 30),
+        ("D", NO_MASK, 40),
+        ("E", NO_RESIDUAL, 50),
+    )
+}
+
+_HINTS = {
+    NO_MASK: "Change the last token at random: does an earlier row move? (The same number added "
+    "to all coordinates is invisible to a norm)",
+    NO_RESIDUAL: "Make x a million times larger. Where the stream goes on, so does its size",
+    POST_NORM: "What mean and which spread have the rows that come out?",
+    NO_NORM: "At a million times x, what a part adds is small beside x if it reads through a norm, "
+    "and as large as x if not",
+    HEALTHY: "It looks at no later token, and at a million times x it gives a million times x, "
+    "nearly",
+}
+
+
+def _finds(*kinds: str) -> Test:
+    """Blocks of these kinds, of several sizes, get their names."""
+
+    def test(function: Callable[..., Any]) -> str | None:
+        for kind in kinds:
+            for T, E, seed in ((6, 8, 60), (3, 5, 70), (9, 12, 80)):
+                said = answer_of(function, _block(kind, E, seed), 2 * normal(T, E, seed=seed + 9))
+                if not isinstance(said, str):
+                    raise Wrong(f"returns {kind_of(said)}, expected a name, such as “{kind}”")
+                if said not in NAMES:
+                    raise Wrong(f"returns “{said[:40]}”, expected one of {', '.join(NAMES)}")
+                if said != kind:
+                    rule = f"a block that is “{kind}” is called “{said}”"
+                    return sentence(rule, hint=_HINTS[kind])
+        return None
+
+    return test
+
+
+DIAGNOSE = Exercise("diagnose", {kind: _finds(kind) for kind in (*NAMES[1:], HEALTHY)})
+
+# write_fact(W_1, b_1, W_2, name, fact, cosine): a feed-forward part with one unit more
+
+
+def _write_fact(
+    W_1: Tensor, b_1: Tensor, W_2: Tensor, name: Tensor, fact: Tensor, cosine: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    key = name / (name @ name) / (1 - cosine)
+    bias = torch.full_like(b_1[:1], -cosine / (1 - cosine))
+    return torch.cat([W_1, key[None]]), torch.cat([b_1, bias]), torch.cat([W_2, fact[:, None]], 1)
+
+
+def _wrong_fact(
+    scale: Callable[[Tensor, float], Any],
+    threshold: Callable[[float], float] = lambda c: -c / (1 - c),
+) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """As above, with another factor of the name or another bias."""
+
+    def write(W_1, b_1, W_2, name, fact, cosine):
+        key, bias = name * scale(name, cosine), torch.full_like(b_1[:1], threshold(cosine))
+        return (
+            torch.cat([W_1, key[None]]),
+            torch.cat([b_1, bias]),
+            torch.cat([W_2, fact[:, None]], 1),
+        )
+
+    return write
+
+
+def _part(N: int, E: int, F_: int, cosine: float, seed: int) -> tuple[Any, ...]:
+    """A part of N units, and a name as long as a norm makes it."""
+    name = _norm(normal(E, seed=seed))
     return (
-        lambda x: weights.to(x.dtype) @ x @ a.to(x.dtype),
-        lambda x: torch.tanh(x @ b.to(x.dtype)) @ c.to(x.dtype),
-        lambda x: _layer_norm(x, _EPS),
-        lambda x: 0.5 * _layer_norm(x, _EPS) + 0.1,
+        normal(N, E, seed=seed + 1),
+        normal(N, seed=seed + 2),
+        normal(F_, N, seed=seed + 3),
+        name,
+        2 * normal(F_, seed=seed + 4),
+        cosine,
     )
 
 
-def _with(
-    T: int, E: int, seed: int, *, attend: Part | None = None, think: Part | None = None
-) -> tuple[Any, ...]:
-    """A stream and four parts, some of which may be replaced."""
-    a, t, norm_1, norm_2 = _parts(T, E, seed + 1)
-    return 4 * normal(T, E, seed=seed), attend or a, think or t, norm_1, norm_2
+def _at_cosine(name: Tensor, cosines: Tensor, seed: int) -> Tensor:
+    """Vectors as long as ``name`` at these cosines to it."""
+    others = normal(len(cosines), len(name), seed=seed)
+    unit = name / name.norm()
+    others = others - (others @ unit)[:, None] * unit
+    others = others / others.norm(dim=-1, keepdim=True)
+    return name.norm() * (cosines[:, None] * unit + (1 - cosines**2).sqrt()[:, None] * others)
 
 
-_blocks = partial(
-    agrees,
-    _block,
-    probes=[case(*_with(6, 4, seed=15))],
-    mistakes={
-        "Nothing is added: the stream x must go on beside the parts": (
-            lambda x, attend, think, norm_1, norm_2: think(norm_2(attend(norm_1(x))))
-        ),
-        "The stream itself is normalised; a norm stands before a part only": _norm_on_the_stream,
-        "This is the post-norm block; the norms stand before the parts": _post_norm,
-        "There are no norms; each part reads through its own": (
-            lambda x, attend, think, *_: _block(x, attend, think, torch.clone, torch.clone)
-        ),
-        "The two norms are exchanged": lambda x, a, t, n1, n2: _block(x, a, t, n2, n1),
-        "The second part reads through the first norm": (
-            lambda x, a, t, n1, n2: _block(x, a, t, n1, n1)
-        ),
-        "The two parts are exchanged; attention comes first": (
-            lambda x, a, t, n1, n2: _block(x, t, a, n2, n1)
-        ),
-        "The second part reads the old stream, not what the first has written": (
-            lambda x, attend, think, norm_1, norm_2: x + attend(norm_1(x)) + think(norm_2(x))
-        ),
-        "What the first part wrote is lost: the second adds to the old stream": (
-            lambda x, attend, think, norm_1, norm_2: x + think(norm_2(x + attend(norm_1(x))))
-        ),
-    },
+def _more(W_1: Tensor, b_1: Tensor, W_2: Tensor, *old: Tensor, at: str) -> Tensor:
+    """What the new part says more than the old one, at one kind of inputs."""
+    old_1, old_b, old_2, name, _, cosine = old
+    cosines = {
+        "name": torch.ones(1, dtype=torch.float64),
+        "near": torch.tensor([float(cosine), 0.98 * float(cosine)], dtype=torch.float64),
+        "far": torch.linspace(-1, 0.7 * float(cosine), 7, dtype=torch.float64),
+    }[at]
+    x = _at_cosine(name.double(), cosines, seed=99)
+
+    def part(W_1: Tensor, b_1: Tensor, W_2: Tensor) -> Tensor:
+        return torch.relu(x @ W_1.double().T + b_1.double()) @ W_2.double().T
+
+    return part(W_1, b_1, W_2) - part(old_1, old_b, old_2)
+
+
+def _says(at: str, *cases: Any, rule: str, hint: str = "") -> Test:
+    """What is added, at one kind of inputs, is that of the right answer."""
+
+    def test(function: Callable[..., Any]) -> str | None:
+        for one in cases:
+            broken = agrees(
+                _write_fact,
+                one,
+                names=("W_1", "b_1", "W_2"),
+                joint=lambda *made, given=one.arguments: _more(*made, *given, at=at),
+                rule=rule,
+                hint=hint,
+                mistakes=_FACT_MISTAKES,
+                atol=1e-5,
+            )(function)
+            if broken:
+                return broken
+        return None
+
+    return test
+
+
+_FACT_MISTAKES: Mapping[str, Callable[..., Any]] = {
+    "The name is not of length 1: what is name · name? Divide the key by it": _wrong_fact(
+        lambda name, c: 1 / (1 - c)
+    ),
+    "The key was divided by the length of the name, and it takes the square of that": _wrong_fact(
+        lambda name, c: 1 / name.norm() / (1 - c)
+    ),
+    "There is no threshold: whatever is a little like the name gets a part of the fact": (
+        _wrong_fact(lambda name, c: 1 / (name @ name), lambda c: 0.0)
+    ),
+    "The threshold has the wrong sign": _wrong_fact(
+        lambda name, c: 1 / (name @ name) / (1 - c), lambda c: c / (1 - c)
+    ),
+    "The own match is not 1: after the threshold is taken off, 1 − cosine is left": _wrong_fact(
+        lambda name, c: 1 / (name @ name), lambda c: -c
+    ),
+    "The threshold stands at ½, and the argument cosine asks for another": _wrong_fact(
+        lambda name, c: 2 / (name @ name), lambda c: -1.0
+    ),
+}
+_FACTS = (
+    case(*_part(5, 16, 4, 0.5, seed=11)),
+    case(*_part(3, 24, 7, 0.8, seed=21), name="cosine = 0.8"),
+    case(*_part(6, 12, 3, 0.3, seed=31), name="cosine = 0.3"),
 )
 
-PRE_NORM_BLOCK = Exercise(
-    "pre_norm_block",
+WRITE_FACT = Exercise(
+    "write_fact",
     {
-        "shape": shaped(_block, case(*_with(5, 3, seed=7)), case(*_with(1, 4, seed=7))),
-        "silent parts": _blocks(
-            case(*_with(5, 3, seed=9, attend=torch.zeros_like, think=torch.zeros_like)),
-            rule="two parts that say nothing must leave the stream as it is",
+        "one unit more": shaped(_write_fact, *_FACTS, names=("W_1", "b_1", "W_2")),
+        "old units": agrees(
+            _write_fact,
+            *_FACTS,
+            names=("W_1", "b_1", "W_2"),
+            joint=lambda W_1, b_1, W_2: torch.cat([W_1[:-1].T, b_1[None, :-1], W_2[:, :-1]]),
+            atol=1e-9,
+            rule="the old units must stay as they are",
+            hint="The new unit is the last row of W_1, entry of b_1 and column of W_2",
         ),
-        "attention": _blocks(
-            case(*_with(5, 3, seed=11, think=torch.zeros_like)),
-            rule="with a silent feed-forward part",
-            hint="Expected x + attend(norm_1(x))",
+        "the name": _says("name", *_FACTS, rule="at the name, what is added must be the fact"),
+        "strangers": _says(
+            "far",
+            *_FACTS,
+            rule="far from the name nothing may be added",
+            hint="What does relu(key · x + b) give at cosine 0 and below?",
         ),
-        "feed-forward": _blocks(
-            case(*_with(5, 3, seed=13, attend=torch.zeros_like)),
-            rule="with silent attention",
-            hint="Expected x + think(norm_2(x))",
-        ),
-        "values": _blocks(
-            case(*_with(6, 4, seed=15)),
-            case(*_with(4, 7, seed=15)),
-            hint="Does the second part read what the first has written?",
-        ),
-    },
-)
-
-# recall(x, names, facts): x [T, E], names [N, E], facts [N, F] → [T, F]
-
-
-def _recall(x: Tensor, names: Tensor, facts: Tensor) -> Tensor:
-    """For names and what stands at a right angle to them all; any threshold from ½ to 1 does it."""
-    return torch.relu(2 * x @ names.T - 1) @ facts
-
-
-def _memory(N: int, E: int, F: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Names of length 1 whose cosines reach down to −0.3 and up to 0.499, and facts."""
-    basis = torch.linalg.qr(normal(E, E, seed=seed))[0][:N]
-    names = [basis[0], 0.499 * basis[0] + (1 - 0.499**2) ** 0.5 * basis[1]]
-    for i in range(2, N):
-        tilted = basis[i] + 0.4 * basis[i - 1] * (i > 2) - 0.3 * basis[i - 2]
-        names.append(tilted / tilted.norm())
-    return torch.stack(names), 2 * normal(N, F, seed=seed + 1)
-
-
-def _own_names(N: int, E: int, F: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    names, facts = _memory(N, E, F, seed)
-    return names.flip(0), names, facts
-
-
-def _strangers(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    names, facts = _memory(4, 9, 3, seed)
-    return torch.linalg.svd(names)[2][4:], names, facts  # at a right angle to every name
-
-
-def _mixed(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    strangers, names, facts = _strangers(seed)
-    return torch.cat([names[2:3], strangers[:2], names[:1]]), names, facts
-
-
-def _opposite(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    names, facts = _memory(4, 9, 3, seed)
-    return -names[:1], names[:1], facts[:1]
-
-
-_recalls = partial(
-    agrees,
-    _recall,
-    probes=[case(normal(6, 9, seed=22), *_memory(4, 9, 3, seed=22))],
-    mistakes={
-        "There is no threshold: names that are a little alike answer, too": (
-            lambda x, names, facts: torch.relu(x @ names.T) @ facts
-        ),
-        "The own match must be 1: after ½ is taken off, ½ is left": (
-            lambda x, names, facts: torch.relu(x @ names.T - 0.5) @ facts
-        ),
-        "relu, not the absolute value: the opposite of a name is no name": (
-            lambda x, names, facts: torch.relu(2 * (x @ names.T).abs() - 1) @ facts
-        ),
-        "The threshold has the wrong sign": (
-            lambda x, names, facts: torch.relu(2 * x @ names.T + 1) @ facts
-        ),
-        "relu is missing: what lies below the threshold must count 0": (
-            lambda x, names, facts: (2 * x @ names.T - 1) @ facts
-        ),
-        "Here x finds the nearest name, and a stranger has none": (
-            lambda x, names, facts: facts[(x @ names.T).argmax(-1)]
+        "near": _says(
+            "near",
+            *_FACTS,
+            rule="up to the given cosine nothing may be added",
+            hint="The match must be 0 at that cosine, and 1 at cosine 1: a straight line",
         ),
     },
 )
 
-RECALL = Exercise(
-    "recall",
-    {
-        "shape": shaped(_recall, case(normal(5, 9, seed=17), *_memory(4, 9, 3, seed=16))),
-        "names": _recalls(
-            case(*_own_names(4, 9, 3, seed=18)),
-            case(*_own_names(6, 11, 8, seed=18)),
-            rule="a name must return its fact",
-            hint="Other names have cosines up to ½: is their match cut to 0, and the own "
-            "match exactly 1?",
-        ),
-        "stranger": _recalls(
-            case(*_strangers(seed=19)),
-            rule="a stranger must get zeros",
-            hint="What does the threshold do to cosine 0?",
-        ),
-        "opposite": _recalls(
-            case(*_opposite(seed=20)), rule="the opposite of a name must get zeros"
-        ),
-        "rows": _recalls(
-            case(*_mixed(seed=21)),
-            rule="names and strangers together",
-            hint="Every row is read alone",
-        ),
-    },
-)
-
-EXERCISES = (LAYER_NORM, PRE_NORM_BLOCK, RECALL)
+EXERCISES = (TWIN, DIAGNOSE, WRITE_FACT)

@@ -29,6 +29,11 @@ from course.plots.nb02_query_key_value import (
     one_reading,
     two_factors,
     unit,
+from course.plots.nb04_the_block import (
+    feed_forward_store,
+    heads_through_output,
+    norm_on_a_circle,
+    pre_and_post,
 )
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
@@ -114,6 +119,11 @@ __all__ = [
     "freeze",
     "frontier",
     "heads_into_stream",
+    "feed_forward_store",
+    "four_forms",
+    "freeze",
+    "frontier",
+    "heads_through_output",
     "heatmap",
     "heatmaps",
     "interval",
@@ -123,11 +133,13 @@ __all__ = [
     "leaks",
     "mean_as_matrix",
     "new_figure",
+    "norm_on_a_circle",
     "number",
     "one_line",
     "one_reading",
     "panels",
     "png",
+    "pre_and_post",
     "query_key_value",
     "ratios",
     "reach",

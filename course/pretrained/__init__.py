@@ -64,6 +64,16 @@ def load(name: str, *, folder: Path | None = None) -> Pretrained:
     return Pretrained(model.eval(), tokenizer, record)
 
 
+def held_out_text() -> str:
+    """A scene or two of Shakespeare, 6,462 characters that no stored model was trained on.
+
+    From *The Taming of the Shrew*, Act II: the first lines of the held-out part of
+    :func:`course.tasks.text.load_shakespeare`. They are here so that a stored model can be measured
+    without the whole text.
+    """
+    return (FOLDER / "held_out.txt").read_text(encoding="utf-8")
+
+
 def _tokenizer(name: str, stored: str) -> Any:
     if name == "winograd":
         return Winograd(**json.loads(stored))

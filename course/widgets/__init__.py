@@ -31,6 +31,7 @@ picture stays.
 
 from course.widgets.attention import AttentionExplorer
 from course.widgets.base import Choice, Explorer, Slider, Switch, TextField
+from course.widgets.block import BlockExplorer
 from course.widgets.chunk import ChunkExplorer
 from course.widgets.cost import CostExplorer
 from course.widgets.crosstalk import CrosstalkExplorer
@@ -44,6 +45,7 @@ from course.widgets.scale import ScaleExplorer
 
 __all__ = [
     "AttentionExplorer",
+    "BlockExplorer",
     "Choice",
     "ChunkExplorer",
     "CostExplorer",

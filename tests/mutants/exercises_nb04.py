@@ -3,176 +3,166 @@
 import torch
 
 
-def _unbiased(x, eps):
-    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + eps).sqrt()
+def _centred(x):
+    return x - x.mean(-1, keepdim=True)
 
 
-def _eps_outside(x, eps):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True).sqrt() + eps)
+def _normed(x, correction=0):
+    return _centred(x) / x.std(-1, keepdim=True, correction=correction)
 
 
-def _no_mean(x, eps):
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+def _over_tokens(x, mean, spread):
+    return mean + spread * (x - x.mean(0)) / x.std(0, correction=0)
 
 
-def _no_root(x, eps):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + eps)
+def _over_everything(x, mean, spread):
+    return mean + spread * (x - x.mean()) / x.std(correction=0)
 
 
-def _over_tokens(x, eps):
-    centred = x - x.mean(0, keepdim=True)
-    return centred / (centred.square().mean(0, keepdim=True) + eps).sqrt()
-
-
-def _over_everything(x, eps):
-    centred = x - x.mean()
-    return centred / (centred.square().mean() + eps).sqrt()
-
-
-def _variance_of_all(x, eps):
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean() + eps).sqrt()
-
-
-def _norm_in_place(x, eps):
+def _twin_in_place(x, mean, spread):
     x -= x.mean(-1, keepdim=True)
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+    x /= x.square().mean(-1, keepdim=True).sqrt()
+    return mean + spread * x
 
 
-def _post_norm(x, attend, think, norm_1, norm_2):
-    x = norm_1(x + attend(x))
-    return norm_2(x + think(x))
+def _right_diagnosis(
+    block,
+    x,
+    *,
+    other=lambda last: torch.randn_like(last),
+    factor=1e6,
+    mask=True,
+    middle=False,
+    sizes=True,
+    spread=True,
+    visible=1e-6,
+):
+    """The right answer, less what the arguments spoil."""
+    changed = x.clone()
+    changed[len(x) // 2 if middle else -1] = other(x[-1])
+    rows = slice(0, len(x) // 2) if middle else slice(0, -1)
+    if mask and ((block(changed) - block(x))[rows].abs() > visible).any():
+        return "no mask"
+    y = block(factor * x)
+    if not sizes:
+        return "healthy"
+    if y.norm() < 1e-3 * factor * x.norm():
+        plain = (y.std(-1, correction=0) - 1).abs().max() < 1e-6
+        return "post-norm" if plain and spread else "no residual"
+    return "healthy" if (y - factor * x).norm() < 1e-3 * factor * x.norm() else "no norm"
 
 
-def _no_residual(x, attend, think, norm_1, norm_2):
-    return think(norm_2(attend(norm_1(x))))
+def _last_output_only(block, x):
+    changed = x.clone()
+    changed[0] = torch.randn_like(x[0])
+    return "no mask" if ((block(changed) - block(x))[1:].abs() > 1e-6).any() else "healthy"
 
 
-def _parallel(x, attend, think, norm_1, norm_2):
-    return x + attend(norm_1(x)) + think(norm_2(x))
+def _sum_of_rows_for_post_norm(block, x):
+    """Takes a mean of 0 for a sign of post-norm, and never looks at sizes."""
+    return (
+        "post-norm"
+        if block(x).mean(-1).abs().max() < 1e-6
+        else _right_diagnosis(block, x, spread=False)
+    )
 
 
-def _second_adds_to_the_input(x, attend, think, norm_1, norm_2):
-    return x + think(norm_2(x + attend(norm_1(x))))
+def _diagnose_in_place(block, x):
+    x[-1] = torch.randn_like(x[-1])
+    return _right_diagnosis(block, x)
 
 
-def _one_norm(x, attend, think, norm_1, norm_2):
-    x = x + attend(norm_1(x))
-    return x + think(norm_1(x))
+def _fact(scale=None, bias=None, column=None):
+    """One unit more, with another factor of the name, bias or value."""
+
+    def write(W_1, b_1, W_2, name, fact, cosine):
+        factor = scale(name, cosine) if scale else 1 / (name @ name) / (1 - cosine)
+        shift = bias(cosine) if bias else -cosine / (1 - cosine)
+        value = column(fact) if column else fact
+        return (
+            torch.cat([W_1, (factor * name)[None]]),
+            torch.cat([b_1, torch.full_like(b_1[:1], shift)]),
+            torch.cat([W_2, value[:, None]], 1),
+        )
+
+    return write
 
 
-def _norms_exchanged(x, attend, think, norm_1, norm_2):
-    x = x + attend(norm_2(x))
-    return x + think(norm_1(x))
+def _threshold(by):
+    """The line through (cosine − by, 0) and (1, 1)."""
+    return _fact(
+        lambda name, c: 1 / (name @ name) / (1 - c + by), lambda c: -(c - by) / (1 - c + by)
+    )
 
 
-def _parts_exchanged(x, attend, think, norm_1, norm_2):
-    x = x + think(norm_2(x))
-    return x + attend(norm_1(x))
+def _overwrites(W_1, b_1, W_2, name, fact, cosine):
+    W_1, b_1, W_2 = _fact()(W_1[:-1], b_1[:-1], W_2[:, :-1], name, fact, cosine)
+    return torch.cat([W_1, W_1[:1]]), torch.cat([b_1, b_1[:1]]), torch.cat([W_2, 0 * W_2[:, :1]], 1)
 
 
-def _no_norm(x, attend, think, norm_1, norm_2):
-    x = x + attend(x)
-    return x + think(x)
+def _first_instead_of_last(*given):
+    W_1, b_1, W_2 = _fact()(*given)
+    return W_1.roll(1, 0), b_1.roll(1), W_2.roll(1, 1)
 
 
-def _norm_on_the_stream(x, attend, think, norm_1, norm_2):
-    x = norm_1(x)
-    x = norm_2(x + attend(x))
-    return x + think(x)
-
-
-def _no_second_part(x, attend, think, norm_1, norm_2):
-    return x + attend(norm_1(x))
-
-
-def _threshold(x, names, facts, at):
-    return torch.relu((x @ names.T - at) / (1 - at)) @ facts
-
-
-def _no_threshold(x, names, facts):
-    return torch.relu(x @ names.T) @ facts
-
-
-def _threshold_not_scaled(x, names, facts):
-    return torch.relu(x @ names.T - 0.5) @ facts
-
-
-def _attention_instead(x, names, facts):
-    return (50 * x @ names.T).softmax(-1) @ facts
-
-
-def _nearest(x, names, facts):
-    return facts[(x @ names.T).argmax(-1)]
-
-
-def _absolute(x, names, facts):
-    return torch.relu(2 * (x @ names.T).abs() - 1) @ facts
-
-
-def _sign_of_the_threshold(x, names, facts):
-    return torch.relu(2 * x @ names.T + 1) @ facts
-
-
-def _no_relu(x, names, facts):
-    return (2 * x @ names.T - 1) @ facts
-
-
-def _shared_maximum(x, names, facts):
-    match = torch.relu(2 * x @ names.T - 1)
-    return match.amax(0, keepdim=True).expand_as(match) @ facts
-
-
-def _least_squares(x, names, facts):
-    return x @ torch.linalg.pinv(names) @ facts
+def _replaces(W_1, b_1, W_2, name, fact, cosine):
+    return _fact()(0 * W_1, b_1, W_2, name, fact, cosine)
 
 
 MUTANTS = {
-    "layer_norm": {
-        "constant": lambda x, eps: torch.zeros_like(x),
-        "copied input": lambda x, eps: x.clone(),
-        "shape only": lambda x, eps: torch.ones(x.shape),
-        "mean only": lambda x, eps: x - x.mean(-1, keepdim=True),
-        "divides by E − 1": _unbiased,
-        "eps outside the root": _eps_outside,
-        "no eps": lambda x, eps: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=0.0),
-        "RMSNorm": _no_mean,
-        "no root": _no_root,
+    "twin": {
+        "constant": lambda x, mean, spread: torch.full_like(x, mean),
+        "copied input": lambda x, mean, spread: x.clone(),
+        "divides by E − 1": lambda x, mean, spread: mean + spread * _normed(x, 1),
+        "mirrored": lambda x, mean, spread: mean - spread * _normed(x),
+        "mean of x left in": lambda x, mean, spread: (
+            mean + spread * x / x.std(-1, keepdim=True, correction=0)
+        ),
+        "spread as variance": lambda x, mean, spread: mean + spread**0.5 * _normed(x),
+        "spread squared": lambda x, mean, spread: mean + spread**2 * _normed(x),
+        "shift scaled too": lambda x, mean, spread: spread * (_normed(x) + mean),
+        "spread ignored": lambda x, mean, spread: _centred(x) + mean,
+        "own spread kept": lambda x, mean, spread: mean + spread * _centred(x),
+        "mean ignored": lambda x, mean, spread: spread * _normed(x),
+        "shifted only": lambda x, mean, spread: x + mean,
         "over tokens": _over_tokens,
         "over everything": _over_everything,
-        "one variance for all": _variance_of_all,
-        "in place": _norm_in_place,
+        "in place": _twin_in_place,
     },
-    "pre_norm_block": {
-        "constant": lambda x, *parts: torch.zeros_like(x),
-        "copied input": lambda x, *parts: x.clone(),
-        "post-norm": _post_norm,
-        "no residual": _no_residual,
-        "parallel parts": _parallel,
-        "second adds to the input": _second_adds_to_the_input,
-        "one norm for both": _one_norm,
-        "norms exchanged": _norms_exchanged,
-        "parts exchanged": _parts_exchanged,
-        "no norm": _no_norm,
-        "norm on the stream": _norm_on_the_stream,
-        "second part missing": _no_second_part,
+    "diagnose": {
+        "always healthy": lambda block, x: "healthy",
+        "always no norm": lambda block, x: "no norm",
+        "a number": lambda block, x: 3,
+        "another word": lambda block, x: "residual missing",
+        "mask never tried": lambda block, x: _right_diagnosis(block, x, mask=False),
+        "adds a constant": lambda block, x: _right_diagnosis(block, x, other=lambda w: w + 1),
+        "doubles the word": lambda block, x: _right_diagnosis(block, x, other=lambda w: 2 * w),
+        "coarse": lambda block, x: _right_diagnosis(block, x, visible=10.0),
+        "sizes never tried": lambda block, x: _right_diagnosis(block, x, sizes=False),
+        "factor 1": lambda block, x: _right_diagnosis(block, x, factor=1.0),
+        "spread never tried": lambda block, x: _right_diagnosis(block, x, spread=False),
+        "changes the first": _last_output_only,
+        "mean for spread": lambda block, x: (
+            "post-norm" if block(x).mean(-1).abs().max() < 100 else "healthy"
+        ),
+        "in place": _diagnose_in_place,
     },
-    "recall": {
-        "constant": lambda x, names, facts: torch.zeros(len(x), facts.shape[1]),
-        "shape only": lambda x, names, facts: torch.ones(len(x), facts.shape[1]),
-        "first fact for all": lambda x, names, facts: facts[:1].expand(len(x), -1),
-        "no threshold": _no_threshold,
-        "threshold without factor 2": _threshold_not_scaled,
-        "softmax": _attention_instead,
-        "nearest name": _nearest,
-        "absolute value": _absolute,
-        "threshold with the wrong sign": _sign_of_the_threshold,
-        "no relu": _no_relu,
-        "rows share a match": _shared_maximum,
-        "least squares": _least_squares,
-        "threshold at 0.45": lambda *a: _threshold(*a, 0.45),
-        "threshold at 0.49": lambda *a: _threshold(*a, 0.49),
+    "write_fact": {
+        "nothing written": lambda W_1, b_1, W_2, *_: (W_1, b_1, W_2),
+        "zeros": _fact(lambda *_: 0.0, lambda c: 0.0, torch.zeros_like),
+        "name of length 1": _fact(lambda name, c: 1 / (1 - c)),
+        "length not squared": _fact(lambda name, c: 1 / name.norm() / (1 - c)),
+        "no threshold": _fact(lambda name, c: 1 / (name @ name), lambda c: 0.0),
+        "sign of the threshold": _fact(bias=lambda c: c / (1 - c)),
+        "own match not 1": _fact(lambda name, c: 1 / (name @ name), lambda c: -c),
+        "always one half": _fact(lambda name, c: 2 / (name @ name), lambda c: -1.0),
+        "threshold 0.05 too low": _threshold(0.05),
+        "threshold 0.01 too low": _threshold(0.01),
+        "fact mirrored": _fact(column=lambda fact: -fact),
+        "fact of length 1": _fact(column=lambda fact: fact / fact.norm()),
+        "overwrites a unit": _overwrites,
+        "old units erased": _replaces,
+        "written in front": _first_instead_of_last,
+        "always on": _fact(lambda *_: 0.0, lambda c: 1.0),
     },
 }
