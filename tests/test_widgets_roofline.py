@@ -64,7 +64,9 @@ def test_its_hints_hold() -> None:
 
 def test_its_sentence_names_who_waits() -> None:
     first = RooflineExplorer().status
-    assert first.startswith("With no cache: all four wait for memory, since the H100 SXM needs 295 ")
+    assert first.startswith(
+        "With no cache: all four wait for memory, since the H100 SXM needs 295 "
+    )
     tiled = RooflineExplorer(gpu="A100 80GB SXM", rows=256, T=65_536)
     assert tiled.status.startswith("With no cache: steps, chunks and naive wait for memory")
     assert "tiled 100 %" in tiled.status

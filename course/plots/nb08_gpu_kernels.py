@@ -107,7 +107,8 @@ def in_time(
             start += duration
     if alt is None:
         told = "; ".join(
-            f"{name}: " + ", then ".join(f"{words or 'one'} {number(d, 1)}" for words, d, _ in spans)
+            f"{name}: "
+            + ", then ".join(f"{words or 'one'} {number(d, 1)}" for words, d, _ in spans)
             for name, spans in lanes.items()
         )
         alt = f"A time axis in {unit} with a lane each. {told}."

@@ -79,7 +79,12 @@ class RooflineExplorer(Explorer):
         ]
         (self._between,) = left.plot([], [], ":", color=COLOURS[3], linewidth=3.5)
         (self._other,) = left.plot(
-            [], [], MARKERS[3], color="white", markeredgecolor=COLOURS[3], label="tiled, other cache"
+            [],
+            [],
+            MARKERS[3],
+            color="white",
+            markeredgecolor=COLOURS[3],
+            label="tiled, other cache",
         )
         left.set(xscale="log", yscale="log", ylim=(0.02, 2_000), xlim=(0.1, 50_000))
         left.set(xlabel="operations per byte of main memory", title="TFLOP/s at best")
@@ -135,8 +140,8 @@ class RooflineExplorer(Explorer):
         return (
             f"The roofline of the {values['gpu']}, a slope and then a flat part, with points for "
             f"steps, chunks, naive and tiled attention; bars of how much of the arithmetic each "
-            f"can keep busy; a hollow point shows tiled attention with the cache switched the other "
-            f"way. {self.finding(values, arrays)}"
+            f"can keep busy; a hollow point shows tiled attention with the cache switched the "
+            f"other way. {self.finding(values, arrays)}"
         )
 
 
