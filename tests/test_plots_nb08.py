@@ -20,12 +20,14 @@ LANES = {
 }
 MACHINES = [Machine("slow", 1e13, 1e11), Machine("fast", 1e14, 1e12)]
 
+SAID = "Two lanes, to scale from time 0: what runs when, and what waits."
+
 DRAW = {
     "memories": plots.memory_levels,
     "small memories": lambda: plots.memory_levels("1 GB", "4 MB", "64 KB", "8 KB"),
     "row": lambda: plots.row_in_tiles(SCORES),
     "row of one tile": lambda: plots.row_in_tiles([-3.0, 0, -1], 3),
-    "time": lambda: plots.in_time(LANES, unit="products", ticks=[0, 10, 20], finding="f"),
+    "time": lambda: plots.in_time(LANES, unit="products", ticks=[0, 10, 20], finding=SAID),
 }
 
 
