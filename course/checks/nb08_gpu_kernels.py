@@ -62,8 +62,8 @@ SUSPECTS: Mapping[str, Softmax] = {
 
 
 def _gap(suspect: Softmax, row: Tensor) -> float:
-    """The largest error of a weight; infinite if one is not a number."""
-    gap = (suspect(row).double() - row.float().double().softmax(0)).abs().max().item()
+    """The errors of all weights together; infinite if one is not a number."""
+    gap = (suspect(row).double() - row.float().double().softmax(0)).abs().sum().item()
     return gap if gap == gap else torch.inf
 
 
