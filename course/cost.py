@@ -231,18 +231,28 @@ def naive_traffic(T: int, *, D: int, Dv: int | None = None, itemsize: int = 2) -
 
 
 def tiled_traffic(
-    T: int, *, D: int, Dv: int | None = None, tile: int = 64, itemsize: int = 2
+    T: int,
+    *,
+    D: int,
+    Dv: int | None = None,
+    tile: int = 64,
+    itemsize: int = 2,
+    cached: bool = False,
 ) -> int:
     """The same when ``tile`` queries at a time meet all keys and no T×T matrix is stored.
 
-    q is read and the output written once; k and v are read once a tile of queries. For long T the
-    traffic is that of :func:`naive_traffic` divided by 4·tile/(D + Dv): larger tiles move less.
+    q is read and the output written once; k and v are read once for each tile of queries. For long
+    T the traffic is that of :func:`naive_traffic` divided by 4·tile/(D + Dv): larger tiles move
+    less. ``cached``: the second-level cache has what is read again, so k and v come from memory
+    once. These are the two ends between which a real machine lies.
     Source: Dao, "FlashAttention-2" (2023), algorithm 1.
     """
     Dv = D if Dv is None else Dv
     _positive_sizes(D=D, Dv=Dv, tile=tile, itemsize=itemsize)
     require_positive("T", T, minimum=0)
-    return itemsize * (T * (D + Dv) + -(-T // tile) * T * (D + Dv))
+    require_flag("cached", cached)
+    readings = min(1, T) if cached else -(-T // tile)
+    return itemsize * (T * (D + Dv) + readings * T * (D + Dv))
 
 
 def chunk_flops(T: int, *, C: int, Dv: int, chunk: int = 64) -> int:
@@ -310,19 +320,23 @@ def tile_cycles(
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's two limits: operations a second, and bytes a second from its main memory."""
+    """A machine's two limits: operations per second, and bytes per second from its main memory.
+
+    ``cache``: bytes of its second-level cache (0: not told), which no method here uses.
+    """
 
     name: str
     flops: float
     bandwidth: float
+    cache: int = 0
 
     @property
     def ridge(self) -> float:
-        """Operations a byte from which on arithmetic is the limit."""
+        """Operations per byte from which on arithmetic is the limit."""
         return self.flops / self.bandwidth
 
     def attainable(self, intensity: float) -> float:
-        """Operations a second at ``intensity`` operations a byte, at best."""
+        """Operations per second at ``intensity`` operations per byte of main memory, at best."""
         return min(self.flops, intensity * self.bandwidth)
 
     def seconds(self, flops: float, nbytes: float) -> float:
@@ -330,13 +344,14 @@ class Machine:
         return max(flops / self.flops, nbytes / self.bandwidth)
 
 
-#: Data-sheet numbers: dense 16-bit matrix products with 32-bit sums, and memory bandwidth.
+#: Data-sheet numbers: dense 16-bit matrix products with 32-bit sums, memory bandwidth, and the
+#: second-level cache.
 GPUS = (
-    Machine("T4", 65e12, 320e9),
-    Machine("L4", 121e12, 300e9),
-    Machine("A100 80GB SXM", 312e12, 2_039e9),
-    Machine("H100 SXM", 989e12, 3_350e9),
-    Machine("H200 SXM", 989e12, 4_800e9),
+    Machine("T4", 65e12, 320e9, 4 * MIB),
+    Machine("L4", 121e12, 300e9, 48 * MIB),
+    Machine("A100 80GB SXM", 312e12, 2_039e9, 40 * MIB),
+    Machine("H100 SXM", 989e12, 3_350e9, 50 * MIB),
+    Machine("H200 SXM", 989e12, 4_800e9, 50 * MIB),
 )
 
 

@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 # Here the text asks for the dtype of x, so that float32 for float64 is wrong.
 OWN_DTYPE = ("log_elu_plus_one",)
 # Here what comes, or what goes back, is no tensor that could be turned into something else.
-NO_ARRAY = ("log_elu_plus_one", "error text", "sum_features")
+NO_ARRAY = ("log_elu_plus_one", "error text", "causal_attention")
 
 
 def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]]:
@@ -27,7 +27,7 @@ def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]
         def __call__(self, *arguments: Any) -> Any:
             return function(*arguments)
 
-    if exercise != "sum_features":  # Triton takes functions only
+    if exercise != "causal_attention":  # Triton takes functions only
         yield "class", Called()
     if exercise not in NO_ARRAY:
         yield "NumPy", lambda *a: _each(function(*a), lambda x: x.numpy())
@@ -570,16 +570,21 @@ def _past_by_projection(K, V):
 # Notebook 08
 
 
-def _tile_downwards(D, Dv, itemsize, stages, shared):
-    for n in (128, 64, 32, 16):
-        if n * D * itemsize + stages * (n * D + n * Dv) * itemsize <= shared:
-            return n
-    return 0
+def _rows_as_numbers():
+    return [-1_000] * 9, [0, 1, 2], [0.0] * 8 + [95.0]
 
 
-def _tile_numpy(D, Dv, itemsize, stages, shared):
-    rows = np.array([0, 16, 32, 64, 128])
-    return rows[rows * itemsize * (D + stages * (D + Dv)) <= shared].max()
+def _rows_numpy():
+    late = np.zeros(24, dtype=np.float32)
+    late[-1] = 500
+    return {"A": np.linspace(-900, -300, 40), "B": np.array([-5.0]), "C": late}
+
+
+def _rows_stacked():
+    a = torch.full((17,), -150.0)
+    b, c = torch.randn(17, generator=torch.Generator().manual_seed(1)), torch.zeros(17)
+    c[12] = 1e6
+    return torch.stack([a, b, c])
 
 
 def _three_numpy(a, b, to_tf32):
@@ -936,14 +941,18 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": _past_numpy,
         "projection": _past_by_projection,
     },
-    "largest_tile": {"loop": _tile_downwards, "NumPy": _tile_numpy},
+    "breaking_rows": {
+        "numbers": _rows_as_numbers,
+        "NumPy": _rows_numpy,
+        "stacked": _rows_stacked,
+    },
     "three_products": {
         "loop": _three_in_a_loop,
         "NumPy": _three_numpy,
         "einsum": _three_einsum,
         "one product of joined matrices": _three_in_one,
     },
-    "sum_features": {},
+    "causal_attention": {},
     "erase": {
         "NumPy": _erase_numpy,
         "rank, einsum": _erase_if_the_rank_falls,

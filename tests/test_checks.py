@@ -80,8 +80,8 @@ def test_the_printed_kernel_passes():
     triton = pytest.importorskip("triton")
     if not triton.knobs.runtime.interpret:
         pytest.skip("kernels are compiled in this process, and a printed one has no file")
-    name, text, _ = SOLUTIONS["sum_features"]
-    assert run_check("sum_features", printed_solution(text, name)).passed
+    name, text, _ = SOLUTIONS["causal_attention"]
+    assert run_check("causal_attention", printed_solution(text, name)).passed
 
 
 @pytest.mark.parametrize("exercise", SOLUTIONS)
@@ -101,15 +101,15 @@ def test_every_exercise_has_a_solution_and_wrong_answers():
 
 
 def test_a_kernel_where_there_is_no_triton(monkeypatch):
-    def stub(K, z, T, D, stride_t, stride_d):
+    def stub(Q, K, V, out, T, scale):
         raise NotImplementedError
 
-    def written(K, z, T, D, stride_t, stride_d):
+    def written(Q, K, V, out, T, scale):
         return None
 
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert run_check("sum_features", stub).passed is None
-    result = run_check("sum_features", written)
+    assert run_check("causal_attention", stub).passed is None
+    result = run_check("causal_attention", written)
     assert result.passed is False and "no Triton on this system" in result.message
 
 

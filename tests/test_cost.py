@@ -156,6 +156,17 @@ def test_traffic_is_what_a_walk_over_the_tiles_moves() -> None:
         assert gain == pytest.approx(4 * tile / (64 + 64), rel=0.01)
 
 
+def test_with_a_cache_keys_and_values_come_once() -> None:
+    T, D, Dv, tile = 300, 8, 24, 64
+    once = T * (D + Dv) + T * (D + Dv)  # q and output, k and v
+    assert cost.tiled_traffic(T, D=D, Dv=Dv, tile=tile, itemsize=2, cached=True) == 2 * once
+    assert cost.tiled_traffic(T, D=D, Dv=Dv, tile=T) == 2 * once  # one tile reads nothing again
+    for tile in (16, 64, 512):
+        without = cost.tiled_traffic(T, D=D, Dv=Dv, tile=tile)
+        assert cost.tiled_traffic(T, D=D, Dv=Dv, tile=tile, cached=True) <= without
+    assert cost.tiled_traffic(0, D=D, cached=True) == 0
+
+
 def test_the_chunk_form_does_the_operations_that_its_four_products_do() -> None:
     C, Dv, B, G = 6, 10, 8, 3
     Q, K, V = torch.randn(G, B, C), torch.randn(G, B, C), torch.randn(G, B, Dv)
@@ -245,6 +256,7 @@ def test_crossings_that_the_notebook_names() -> None:
         (lambda: cost.visible_pairs(4, window=0), "window: expected"),
         (lambda: cost.cache_bytes_per_token(L=1, kv_heads=0, D=4), "kv_heads: expected"),
         (lambda: cost.tiled_traffic(4, D=4, tile=0), "tile: expected"),
+        (lambda: cost.tiled_traffic(4, D=4, cached=1), "cached: expected"),
         (lambda: cost.linear_flops(4, C=0, Dv=4), "C: expected"),
         (lambda: cost.chunk_flops(4, C=4, Dv=4, chunk=0), "chunk: expected"),
         (lambda: cost.chunk_flops(-1, C=4, Dv=4), "T: expected"),

@@ -426,14 +426,6 @@ def test_curves_draw_every_line_and_the_floor(pictures) -> None:
     assert a.get_color() != b.get_color()
 
 
-def test_a_roof_is_what_its_machine_attains(pictures) -> None:
-    axes = pictures["roofline"].figure.axes[0]
-    points = [line for line in axes.lines if line.get_marker() == "o"]
-    assert [list(line.get_ydata()) for line in points] == [[0.1, 10.0], [1.0, 100.0]]
-    for line in axes.lines[0:4:2]:
-        assert max(line.get_ydata()) in (10.0, 100.0)
-
-
 def test_arrows_point_the_way_their_bytes_move(pictures) -> None:
     left, right = pictures["traffic"].figure.axes
     assert (

@@ -22,9 +22,9 @@ def test_by_hand(values) -> None:
     flops = np.array(
         [4 * T * D * D, chunks * B * (4 * B * D + 4 * D * D), 4 * T * T * D, 4 * T * T * D]
     )
-    numbers = np.array(
-        [4 * T * D, 6 * T * D, 4 * T * D + 4 * T * T, 2 * T * D + 2 * chunks * T * D]
-    )
+    readings = np.array([1, chunks] if values["cached"] else [chunks, 1])
+    tiled = 2 * T * D + 2 * readings * T * D
+    numbers = np.array([4 * T * D, 6 * T * D, 4 * T * D + 4 * T * T, tiled[0]])
     states = np.array([T, chunks, 0, 0]) * 2 * D * (D + 1)
     nbytes = 2 * numbers + 4 * states
     arrays, machine = compute(**values), MACHINES[values["gpu"]]
@@ -33,6 +33,7 @@ def test_by_hand(values) -> None:
     assert arrays["seconds"] == pytest.approx(seconds)
     assert arrays["share"] == pytest.approx(flops / seconds / machine.flops)
     assert arrays["share"].max() <= 1
+    assert arrays["other"] == pytest.approx(4 * T * T * D / (2 * tiled[1]))
 
 
 def test_the_roof_is_the_machine_s() -> None:
@@ -46,8 +47,11 @@ def test_the_roof_is_the_machine_s() -> None:
 def test_its_hints_hold() -> None:
     names = dict(zip(PROGRAMS, range(4), strict=True))
     for rows in (16, 128):
-        moved = compute(rows=rows)["intensities"] != compute(rows=64)["intensities"]
-        assert moved.tolist() == [False, True, False, True]
+        for cached in (False, True):
+            one, two = (compute(rows=n, cached=cached)["intensities"] for n in (rows, 64))
+            assert (one != two).tolist() == [False, True, False, not cached]
+    short, long = (compute(T=T, cached=True)["intensities"] for T in (1_024, 4_096))
+    assert long[names["tiled"]] == pytest.approx(4 * short[names["tiled"]])
     for gpu in MACHINES:
         for D in (16, 64, 256):
             arrays = compute(gpu=gpu, D=D, rows=64)
@@ -59,8 +63,20 @@ def test_its_hints_hold() -> None:
 
 
 def test_its_sentence_names_who_waits() -> None:
-    assert RooflineExplorer().status.startswith("All four wait for memory: the H100 SXM wants 295 ")
+    first = RooflineExplorer().status
+    assert first.startswith(
+        "With no cache: all four wait for memory, since the H100 SXM needs 295 "
+    )
     tiled = RooflineExplorer(gpu="A100 80GB SXM", rows=256, T=65_536)
-    assert tiled.status.startswith("Steps, chunks and naive wait for memory")
+    assert tiled.status.startswith("With no cache: steps, chunks and naive wait for memory")
     assert "tiled 100 %" in tiled.status
+    cached = RooflineExplorer(cached=True).status
+    assert cached.startswith("With a perfect cache: steps, chunks and naive wait for memory")
+    assert "tiled 100 %" in cached
     assert cost.GPUS[0].name in RooflineExplorer.controls["gpu"].options
+
+
+def test_the_hollow_point_is_the_filled_one_of_the_other_switch() -> None:
+    for gpu in MACHINES:
+        on, off = (compute(gpu=gpu, cached=cached) for cached in (True, False))
+        assert on["other"] == off["intensities"][3] and off["other"] == on["intensities"][3]

@@ -37,7 +37,14 @@ from course.plots.nb04_the_block import (
 )
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
-from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
+from course.plots.nb08_gpu_kernels import (
+    in_time,
+    memory_levels,
+    roofline,
+    row_in_tiles,
+    tiles,
+    traffic,
+)
 from course.plots.nb09_recall_capacity import (
     correction,
     leaks,
@@ -127,11 +134,13 @@ __all__ = [
     "heatmap",
     "heatmaps",
     "interval",
+    "in_time",
     "label_tokens",
     "language_model",
     "law_and_points",
     "leaks",
     "mean_as_matrix",
+    "memory_levels",
     "new_figure",
     "norm_on_a_circle",
     "number",
@@ -147,6 +156,7 @@ __all__ = [
     "recall_task",
     "residual_stream",
     "roofline",
+    "row_in_tiles",
     "sheets",
     "short",
     "signed_norm",

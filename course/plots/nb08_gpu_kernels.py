@@ -1,78 +1,269 @@
-"""Pictures of notebook 08: the roofline, what moves between two memories, tiles of a mask."""
+"""Pictures of notebook 08: memories of a GPU, programs in time, the roofline, tiles of a mask."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from course.cost import Machine
 from course.inputs import require_positive
 from course.plots.diagrams import bare
-from course.plots.parts import as_mask, as_number, finish, require_some
+from course.plots.drawing import Canvas, cell_text
+from course.plots.parts import as_array, as_mask, as_number, finish, number, require_some
+from course.plots.places import Place, Spot
 from course.plots.style import COLOURS, QUIET, Picture, new_figure, styled
+
+
+def memory_levels(
+    main: str = "80 GB",
+    cache: str = "50 MB",
+    shared: str = "228 KB",
+    registers: str = "256 KB",
+    *,
+    multiprocessors: int = 132,
+) -> Picture:
+    """The memories of a GPU, and the way of one tile of keys from the largest to the arithmetic.
+
+    The sizes are words; they are an H100's (NVIDIA, "H100 Tensor Core GPU Architecture", 2022).
+    """
+    require_positive("multiprocessors", multiprocessors)
+    canvas = Canvas(unit=0.21, T=8, S=2, D=4)
+    keys = canvas.matrix("keys", "T D", at=(0, 0), role="key", rows=[5, 6])
+    output = canvas.matrix("output", "T D", at=keys.below(3.4), role="value", rows=[1, 2])
+    there, back = (keys.row(5).bottom[1], output.row(1).bottom[1])
+    top = keys.y - 6.6
+    whole = canvas.frame([keys, output], pad=1.2)
+    canvas.text("main memory", at=Spot(whole.centre[0], top, down=0), points=10, bold=True)
+    canvas.text(main, at=Spot(whole.centre[0], top + 1.4, down=0), points=9.5)
+    copies: list[Place] = []
+    names = ("second-level cache", cache), ("shared memory", shared), ("registers", registers)
+    for place, (name, size) in enumerate(names):
+        x = keys.right[0] + 7.4 + 9.4 * place
+        tile = canvas.matrix("", "S D", at=(x, there), role="key", rows=[0, 1], label=False)
+        copies.append(tile)
+        canvas.text(name, at=Spot(x, top, down=0), points=10, bold=True)
+        canvas.text(size, at=Spot(x, top + 1.4, down=0), points=9.5)
+    units = canvas.box("tensor\ncores", at=Spot(copies[-1].right[0] + 2.6, there, 0))
+    chain = [*copies, units]
+    canvas.arrow((keys.right[0] + 0.2, there), copies[0], role="key", width=2.4)
+    for one, two in itertools.pairwise(chain):
+        canvas.arrow(one, two, role="key", width=2.4)
+    last = copies[-1].centre[0]
+    sums = canvas.matrix("", "S D", at=(last, back), role="value", rows=[0, 1], label=False)
+    canvas.text("finished sums", at=sums.below(0.5), points=9, role="value")
+    canvas.arrow(units, (units.centre[0], back), sums, role="value", width=2.4)
+    canvas.arrow(sums, (output.right[0] + 0.2, back), role="value", width=2.4)
+    left, right = copies[1].x - 2.0, units.right[0] + 0.7
+    inside = Place(left, whole.y, right - left, whole.height)
+    canvas.frame([inside], f"one of {multiprocessors} multiprocessors", pad=0.0, below=True)
+    return canvas.picture(
+        finding=(
+            f"A tile of keys goes from main memory ({main}) through the second-level cache "
+            f"({cache}) into shared memory ({shared}) and registers ({registers}) of one of "
+            f"{multiprocessors} multiprocessors; only the finished sums go back."
+        ),
+        alt=(
+            f"Boxes from left to right: main memory, {main}, with all keys and the output; the "
+            f"second-level cache, {cache}; inside one of {multiprocessors} multiprocessors shared "
+            f"memory, {shared}, registers, {registers}, and tensor cores. Three rows of the keys "
+            "are copied from box to box; sums go from the registers back to the output."
+        ),
+    )
+
+
+def in_time(
+    lanes: Mapping[str, Sequence[tuple[str, float, str]]],
+    *,
+    unit: str,
+    ticks: Sequence[float],
+    finding: str,
+    alt: str | None = None,
+    length: float = 30.0,
+) -> Picture:
+    """What runs when: a lane for each program or multiprocessor, to scale from time 0.
+
+    A lane is a list of (words, duration, role), one after the other; role "hidden" is waiting.
+    Raises ``ValueError`` for durations that are not above 0.
+    """
+    require_some("lanes", lanes)
+    lengths = {}
+    for name, spans in lanes.items():
+        if not spans or not all(duration > 0 for _, duration, _ in spans):
+            raise ValueError(f"{name}: expected durations above 0, got {list(spans)}")
+        lengths[name] = sum(duration for _, duration, _ in spans)
+    canvas = Canvas(unit=0.2)
+    until = max(*lengths.values(), *ticks)
+    line = canvas.timeline(
+        until, at=(0, 0), length=length, words=unit, ticks=ticks, lanes=list(lanes)
+    )
+    for name, spans in lanes.items():
+        start = 0.0
+        for words, duration, role in spans:
+            canvas.span(line, name, words, start, min(start + duration, until), role=role)
+            start += duration
+    if alt is None:
+        told = "; ".join(
+            f"{name}: "
+            + ", then ".join(f"{words or 'one'} {number(d, 1)}" for words, d, _ in spans)
+            for name, spans in lanes.items()
+        )
+        alt = f"A time axis in {unit} with a lane each. {told}."
+    return canvas.picture(finding=finding, alt=alt)
+
+
+def row_in_tiles(scores: object, tile: int = 4) -> Picture:
+    """One row's softmax tile by tile: what is carried, m and ℓ, and what rescales the old sum.
+
+    ``scores`` [S], whole tiles of them. Raises ``ValueError`` for a length that is no multiple.
+    """
+    array = as_array("scores", scores, ndim=1)
+    require_positive("tile", tile)
+    if not len(array) or len(array) % tile:
+        raise ValueError(f"scores: expected whole tiles of {tile}, got {len(array)} scores")
+    canvas = Canvas(unit=0.22, N=tile)
+    m, total, changed = -np.inf, 0.0, 0
+    cell = (2.5, 1.6)
+    pitch = tile * cell[0] + 3.4
+    before: Place | None = None
+    for place, part in enumerate(array.reshape(-1, tile)):
+        x = place * pitch
+        new = max(m, part.max())
+        powers = np.exp(part - new)
+        rescale = float(np.exp(m - new))
+        fresh = powers.sum()
+        total = total * rescale + fresh
+        for line, (values, name) in enumerate(((part, "scores"), (powers, "$e^{s-m}$"))):
+            row = canvas.matrix(
+                "",
+                "1 N",
+                at=(x, 3.4 * line),
+                role="plain",
+                values=values[None],
+                shade=powers[None] if line else None,
+                cell=cell,
+                digits=1 + line,
+                label=False,
+            )
+            if place == 0:
+                canvas.text(name, at=row.before(0.8), points=10, bold=not line)
+        canvas.text(f"tile {place + 1}", at=(x, -2.0), points=10, bold=True)
+        words = f"m = {cell_text(new, 1)}"
+        old = "" if place == 0 else f"old sum × {number(rescale, 2)}\n"
+        carried = canvas.box(
+            f"{words}\n{old}ℓ = {number(total, 2)}", at=(x, 7.6), role="state", points=10
+        )
+        if before is not None:
+            canvas.arrow(before, carried, role="state", width=2)
+            changed += rescale < 1
+        before = carried
+        m = new
+    return canvas.picture(
+        finding=(
+            f"{len(array)} scores in tiles of {tile}: in {changed} of {len(array) // tile - 1} "
+            f"later tiles the maximum grows and the old sum is rescaled; at the end "
+            f"m = {cell_text(m, 1)} and ℓ = {number(total, 2)}."
+        ),
+        alt=(
+            f"Tiles of {tile} scores from left to right, below each the exponentials of its scores "
+            "minus the largest so far, and a box with that maximum m, the factor that the old sum "
+            "is multiplied by, and the sum ℓ; an arrow leads from box to box."
+        ),
+    )
 
 
 @styled
 def roofline(
     machines: Sequence[Machine],
-    programs: Mapping[str, float],
+    programs: Mapping[str, float | tuple[float, float]],
     *,
     finding: str,
     alt: str | None = None,
-    size: tuple[float, float] = (7.2, 4.2),
+    size: tuple[float, float] = (7.8, 4.6),
 ) -> Picture:
-    """What each machine can do at most, in TFLOP/s, against the operations a program does a byte.
+    """What each machine can do at most, in TFLOP/s, against operations per byte of main memory.
 
-    ``programs``: name → operations a byte, an upright line with a point on every roof.
+    ``programs``: name → operations per byte, a point on every roof; or two such numbers, without a
+    cache and with a perfect one: a hollow and a full point on every roof, with a band between.
     """
     require_some("programs", programs)
-    programs = {name: as_number(name, intensity) for name, intensity in programs.items()}
+    ends = {name: as_array(name, value).ravel() for name, value in programs.items()}
+    for name, pair in ends.items():
+        if not (len(pair) in (1, 2) and (np.diff(pair) >= 0).all() and (pair > 0).all()):
+            raise ValueError(
+                f"{name}: expected one number above 0, or two rising, got {programs[name]!r}"
+            )
     figure = new_figure(*size)
     axes = figure.subplots()
-    ends = [*programs.values(), *(machine.ridge for machine in machines)]
-    line = np.geomspace(min(ends) / 2, max(ends) * 3, 400)
+    marks = [*np.concatenate(list(ends.values())), *(machine.ridge for machine in machines)]
+    line = np.geomspace(min(marks) / 2, max(marks) * 3, 400)
     for machine, colour in zip(machines, COLOURS, strict=False):
-        height = [machine.attainable(x) / 1e12 for x in line]
-        axes.plot(line, height, color=colour, label=machine.name)
-        axes.plot(
-            list(programs.values()),
-            [machine.attainable(x) / 1e12 for x in programs.values()],
-            "o",
-            color=colour,
-            markeredgecolor="white",
-            zorder=3,
-        )
-    for name, intensity in programs.items():
-        axes.axvline(intensity, color=QUIET, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
+        axes.plot(line, [machine.attainable(x) / 1e12 for x in line], color=colour)
         axes.annotate(
-            name,
-            (intensity, 0.02),
-            xycoords=("data", "axes fraction"),
-            xytext=(-3, 0),
+            machine.name,
+            (line[-1], machine.flops / 1e12),
+            xytext=(4, 0),
             textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
+            color=colour,
+            va="center",
             fontsize=9,
         )
+        for pair in ends.values():
+            for place, x in enumerate(pair):
+                full = place == len(pair) - 1
+                axes.plot(
+                    [x],
+                    [machine.attainable(x) / 1e12],
+                    "o",
+                    color=colour if full else "white",
+                    markeredgecolor="white" if full else colour,
+                    markeredgewidth=1.0 if full else 1.6,
+                    zorder=3,
+                )
+    for place, (name, pair) in enumerate(sorted(ends.items(), key=lambda item: item[1][0])):
+        _name_program(axes, name, pair, machines, above=place % 2 == 1)
     finish(
         axes,
         [line],
-        xlabel="operations a byte of main memory",
+        xlabel="operations per byte of main memory",
         ylabel="TFLOP/s at best",
         logx=True,
         logy=True,
     )
     axes.set_xlim(line[0], line[-1])
-    axes.legend(loc="lower right", reverse=True)  # in the order of the roofs
+    axes.set_ylim(axes.get_ylim()[0], 4 * max(machine.flops for machine in machines) / 1e12)
     if alt is None:
+        two = ", ".join(name for name, pair in ends.items() if len(pair) == 2)
         alt = (
             f"Rooflines of {', '.join(machine.name for machine in machines)}: a slope, then a flat "
-            f"part; upright lines for {', '.join(programs)}."
+            f"part; on each a point for {', '.join(programs)}"
+            + (f", and for {two} two, a hollow and a full one." if two else ".")
         )
     return Picture(figure, alt=alt, finding=finding)
+
+
+def _name_program(
+    axes: Axes, name: str, pair: np.ndarray, machines: Sequence[Machine], *, above: bool
+) -> None:
+    """The name of a program beside its highest or its lowest point; a band between its two."""
+    for x, words in zip(pair, ("",) if len(pair) == 1 else ("no", "perfect"), strict=True):
+        axes.axvline(x, color=QUIET, linestyle=(0, (2, 2)), linewidth=1, zorder=1)
+        heights = [machine.attainable(x) / 1e12 for machine in machines]
+        axes.annotate(
+            f"{name},\n{words} cache" if words else name,
+            (x, max(heights) if above else min(heights)),
+            xytext=(-5, 6) if above else (6, -6),
+            textcoords="offset points",
+            ha="right" if above else "left",
+            va="bottom" if above else "top",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5},
+        )
+    if len(pair) == 2:
+        axes.axvspan(*pair, color=QUIET, alpha=0.12, linewidth=0, zorder=0)
 
 
 @styled

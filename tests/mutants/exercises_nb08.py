@@ -11,21 +11,10 @@ except ImportError:
     RUNS = False
 
 
-def _tile(D, Dv, itemsize, stages, shared, *, queries=1, keys=1, values=1, least=16, most=128):
-    row = itemsize * (queries * D + stages * (keys * D + values * Dv))
-    n = most
-    while n > least and n * row > shared:
-        n //= 2
-    return n if n * row <= shared else 0
+# Rows that break the suspects A, B and C, and rows that do not.
 
-
-def _tile_not_a_power(D, Dv, itemsize, stages, shared):
-    rows = shared // (itemsize * (D + stages * (D + Dv)))
-    return min(rows, 128) if rows >= 16 else 0
-
-
-def _tile_strict(D, Dv, itemsize, stages, shared):
-    return _tile(D, Dv, itemsize, stages, shared - 1)
+_LOW, _ODD, _LATE = torch.full((16,), -200.0), torch.zeros(13), torch.arange(16.0) // 8 * 100
+_NORMAL = torch.randn(64, generator=torch.Generator().manual_seed(0))
 
 
 def _three(a, b, r, *, left=True, right=True, both=False, round_rest=True, full=False, sign=1):
@@ -47,17 +36,28 @@ def _three_in_place(a, b, r):
 # A kernel is one text, and each mutant the same text with one place changed.
 
 _KERNEL = """
-def kernel(K, z, T, D, stride_t, stride_d):
-    d = tl.program_id(0) * 16 + tl.arange(0, 16)
-    total = tl.zeros([16], tl.float32)
-    for start in range(0, T, 16):
-        t = start + tl.arange(0, 16)
-        there = (t < T)[:, None] & (d < D)[None, :]
-        x = tl.load(K + t[:, None] * stride_t + d[None, :] * stride_d, mask=there, other=0.0)
-        x = x.to(tl.float32)
-        f = tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
-        total += tl.sum(tl.where(there, f, 0.0), axis=0)
-    tl.store(z + d, total, mask=d < D)
+def kernel(Q, K, V, O, T, scale):
+    first = tl.program_id(0) * 16
+    t, d = first + tl.arange(0, 16), tl.arange(0, 16)
+    rows = t[:, None] * 16 + d[None, :]
+    q = tl.load(Q + rows, mask=(t < T)[:, None], other=0.0)
+    m = tl.full([16], float("-inf"), tl.float32)
+    l = tl.zeros([16], tl.float32)
+    o = tl.zeros([16, 16], tl.float32)
+    for start in range(0, first + 16, 16):
+        i = start + tl.arange(0, 16)
+        keys = i[:, None] * 16 + d[None, :]
+        k = tl.load(K + keys, mask=(i < T)[:, None], other=0.0)
+        v = tl.load(V + keys, mask=(i < T)[:, None], other=0.0)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        s = tl.where(t[:, None] >= i[None, :], s, float("-inf"))
+        m_new = tl.maximum(m, tl.max(s, 1))
+        p = tl.exp(s - m_new[:, None])
+        rescale = tl.exp(m - m_new)
+        l = l * rescale + tl.sum(p, 1)
+        o = o * rescale[:, None] + tl.dot(p, v, input_precision="ieee")
+        m = m_new
+    tl.store(O + rows, o / l[:, None], mask=(t < T)[:, None])
 """
 
 
@@ -71,78 +71,66 @@ def _kernel(*changes):
     return space["kernel"]
 
 
-_AFTER = ("tl.where(there, f, 0.0)", "f")
-_ROWS = (
-    "there = (t < T)[:, None] & (d < D)[None, :]",
-    "there = (d < D)[None, :] & (t >= 0)[:, None]",
-)
-_BODIES = {
-    "never stored": "tl.load(K + d * stride_d, mask=d < D, other=0.0)",
-    "constant": "tl.store(z + d, tl.zeros([16], tl.float32), mask=d < D)",
-    "writes into the keys": "tl.store(K + d * stride_d, d * 0.0, mask=d < D)",
-}
+_SEEN, _UNTIL = "t[:, None] >= i[None, :]", "range(0, first + 16, 16)"
+_ALL = (_UNTIL, "range(0, T, 16)")
 
 
 def _kernels():
-    body = _KERNEL.partition(":\n")[2]
     return {
-        "no mask on the rows": _kernel(_ROWS),
-        "no mask on the load": _kernel((", mask=there, other=0.0", ""), _AFTER),
-        "no mask on the store": _kernel((", mask=d < D)", ")")),
-        "padding counted": _kernel(_AFTER),
-        "padding as ones": _kernel(_AFTER, ("other=0.0", "other=1.0")),
-        "strides exchanged": _kernel(
-            (
-                "t[:, None] * stride_t + d[None, :] * stride_d",
-                "t[:, None] * stride_d + d[None, :] * stride_t",
-            )
+        "not causal": _kernel(_ALL, (_SEEN, "(t >= 0)[:, None] & (i < T)[None, :]")),
+        "itself hidden": _kernel((_SEEN, "t[:, None] > i[None, :]")),
+        "one too many": _kernel((_SEEN, "t[:, None] + 1 >= i[None, :]")),
+        "mask the other way round": _kernel(_ALL, (_SEEN, "(t[:, None] <= i[None, :]) & (i < T)")),
+        "whole tiles only": _kernel((_SEEN, "(t >= 0)[:, None] & (i < T)[None, :]")),
+        "own tile only": _kernel((_UNTIL, "range(first, first + 16, 16)")),
+        "own tile missing": _kernel((_UNTIL, "range(0, first, 16)")),
+        "first tile only": _kernel((_UNTIL, "range(0, 16, 16)")),
+        "every tile read": _kernel(_ALL),
+        "hidden are 0": _kernel(('s, float("-inf"))', "s, 0.0)")),
+        "mask after exp": _kernel(
+            ('        s = tl.where(t[:, None] >= i[None, :], s, float("-inf"))\n', ""),
+            ("m_new[:, None])", "m_new[:, None]) * (t[:, None] > i[None, :])"),
         ),
-        "contiguous": _kernel((" * stride_d", "")),
-        "stride is the width": _kernel((" * stride_t", " * D")),
-        "first program only": _kernel(("tl.program_id(0) * 16 + ", "")),
+        "not divided": _kernel(("o / l[:, None]", "o")),
+        "no scale": _kernel((" * scale", "")),
+        "output not rescaled": _kernel(("o * rescale[:, None] + ", "o + ")),
+        "nothing rescaled": _kernel(("o * rescale[:, None] + ", "o + "), ("l * rescale", "l")),
+        "no maximum": _kernel(("tl.maximum(m, tl.max(s, 1))", "tl.zeros([16], tl.float32)")),
+        "maximum of the tile": _kernel(
+            ("tl.maximum(m, tl.max(s, 1))", "tl.max(s, 1)"), ("tl.exp(m - m_new)", "1.0 + 0 * m")
+        ),
+        "keys not masked": _kernel(("V + keys, mask=(i < T)[:, None], other=0.0", "V + keys")),
+        "store not masked": _kernel(("l[:, None], mask=(t < T)[:, None])", "l[:, None])")),
+        "never stored": _kernel(
+            ("    tl.store(O + rows, o / l[:, None], mask=(t < T)[:, None])", "")
+        ),
+        "writes into the queries": _kernel(("tl.store(O +", "tl.store(Q +")),
+        "first program only": _kernel(("tl.program_id(0) * 16", "tl.program_id(0) * 0")),
         "programs one apart": _kernel(("tl.program_id(0) * 16", "tl.program_id(0)")),
-        "dropped tail": _kernel(("range(0, T, 16)", "range(0, T // 16 * 16, 16)")),
-        "only the last tile": _kernel(("total += ", "total = ")),
-        "only the first tile": _kernel(("range(0, T, 16)", "range(0, 16, 16)")),
-        "first tile skipped": _kernel(("range(0, T, 16)", "range(16, T, 16)")),
-        "added in half": _kernel(
-            ("tl.zeros([16], tl.float32)", "tl.zeros([16], K.dtype.element_ty)"),
-            (", axis=0)", ", axis=0).to(K.dtype.element_ty)"),
-        ),
-        "relu": _kernel(
-            ("tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))", "tl.maximum(x, 0.0)")
-        ),
-        "no map": _kernel(("tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))", "x")),
-        "mean": _kernel(("total, mask", "total / T, mask")),
-        **{
-            name: _kernel((body, f"    d = tl.arange(0, 16)\n    {x}"))
-            for name, x in _BODIES.items()
-        },
+        "keys transposed": _kernel(("tl.trans(k)", "k")),
     }
 
 
 MUTANTS = {
-    "largest_tile": {
-        "constant": lambda *a: 64,
-        "copied input": lambda D, *a: D,
-        "not a power of two": _tile_not_a_power,
-        "strictly less": _tile_strict,
-        "queries forgotten": lambda *a: _tile(*a, queries=0),
-        "values forgotten": lambda *a: _tile(*a, values=0),
-        "keys forgotten": lambda *a: _tile(*a, keys=0),
-        "values as wide as keys": lambda D, Dv, *a: _tile(D, D, *a),
-        "keys as wide as values": lambda D, Dv, *a: _tile(Dv, Dv, *a),
-        "one stage": lambda D, Dv, itemsize, stages, shared: _tile(D, Dv, itemsize, 1, shared),
-        "queries in every stage": lambda D, Dv, itemsize, stages, shared: _tile(
-            D, Dv, itemsize * stages, 1, shared
-        ),
-        "numbers, not bytes": lambda D, Dv, itemsize, stages, shared: _tile(
-            D, Dv, 1, stages, shared
-        ),
-        "no upper limit": lambda *a: _tile(*a, most=2**20),
-        "no lower limit": lambda *a: _tile(*a, least=1),
-        "at least 16": lambda *a: max(16, _tile(*a)),
-        "up to 64": lambda *a: _tile(*a, most=64),
+    "breaking_rows": {
+        "random": lambda: (_NORMAL, _NORMAL, _NORMAL),
+        "zeros": lambda: (torch.zeros(16),) * 3,
+        "order": lambda: (_LATE, _LOW, _ODD),
+        "A not low enough": lambda: (_LOW / 4, _ODD, _LATE),
+        "A far above 0": lambda: (-_LOW, _ODD, _LATE),
+        "A has one score of 0": lambda: (torch.cat([_LOW, torch.zeros(1)]), _ODD, _LATE),
+        "B of whole tiles": lambda: (_LOW, torch.zeros(16), _LATE),
+        "B too large": lambda: (_LOW, _ODD + 30, _LATE),
+        "C grows too little": lambda: (_LOW, _ODD, _LATE / 2),
+        "C largest first": lambda: (_LOW, _ODD, _LATE.flip(0)),
+        "infinite scores": lambda: (_LOW * torch.inf, _ODD, _LATE),
+        "beyond float32": lambda: (_LOW, _ODD, _LATE.double() * 1e40),
+        "not a number": lambda: (_LOW, _ODD * torch.nan, _LATE),
+        "empty": lambda: (_LOW, torch.zeros(0), _LATE),
+        "two axes": lambda: (_LOW[None], _ODD, _LATE),
+        "two rows": lambda: (_LOW, _ODD),
+        "words": lambda: ("low", "odd", "late"),
+        "too long": lambda: (_LOW, torch.zeros(9_999), _LATE),
     },
     "three_products": {
         "constant": lambda a, b, r: torch.zeros(len(a), b.shape[1], dtype=a.dtype),
@@ -163,5 +151,5 @@ MUTANTS = {
         "transposed": lambda a, b, r: _three(a, b, r).T,
         "in place": _three_in_place,
     },
-    "sum_features": _kernels() if RUNS else {},
+    "causal_attention": _kernels() if RUNS else {},
 }
