@@ -15,6 +15,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -129,9 +130,9 @@ def agrees(
             wrong = compare(got, expected, one, False, atol)
             if wrong:
                 cause = _first_known(mistakes, lambda mistake: is_(mistake, function))
-                if not cause and atol and not compare(got, expected, one, False, _ROUNDING):
-                    cause = "The difference is rounding: something on the way is float32"
-                return sentence(one.name, rule, wrong, hint=cause or hint)
+                if not cause and atol:
+                    cause = _rounding(partial(compare, got, expected, one, False), got)
+                return sentence(one.name, rule, wrong, hint=cause or hint or _of_nan(wrong))
             if dtype and got[0].dtype != expected[0].dtype:
                 return sentence(one.name, _other_dtype(got[0].dtype, expected[0].dtype))
         return None
@@ -139,7 +140,19 @@ def agrees(
     return test
 
 
-_ROUNDING = 3e-6  # what float32 makes of numbers of ordinary size
+def _rounding(compare: Callable[[float], str | None], got: Sequence[Tensor]) -> str:
+    """The sentence for an answer that is right up to the rounding of a narrower dtype."""
+    if not compare(3e-6):  # what float32 makes of numbers of ordinary size
+        return "The difference is rounding: something on the way is float32"
+    half = [x.dtype for x in got if x.dtype in (torch.float16, torch.bfloat16)]
+    if half and not compare(0.05):
+        return f"The difference is rounding: the answer is {str(half[0]).removeprefix('torch.')}"
+    return ""
+
+
+def _of_nan(wrong: str) -> str:
+    """Where NaN comes from, if nothing more is known."""
+    return "0/0, ∞ − ∞ and the logarithm of a number below 0 are NaN" if "got nan" in wrong else ""
 
 
 def alike(
