@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -170,6 +171,11 @@ def _two_lines(x):
     return x @ y[:, :1] @ y
 
 
+class _Layer(torch.nn.Module):
+    def forward(self, x):
+        return _two_lines(x)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -177,7 +183,11 @@ def _two_lines(x):
         (lambda x: None, "returns nothing; is the return line missing?"),
         (lambda x: "2x", "returns a str, expected a tensor"),
         (lambda x: ..., "returns an ellipsis, expected a tensor"),
-        (lambda x: [row for row in x], "returns a list, expected a tensor; torch.stack makes one"),
+        (lambda x: [row for row in x], "not doubled: got 1 at [0, 1], expected 2"),
+        (lambda x: [x[0], x[:, :1]], "a list of tensors of shapes [3] and [2, 1], expected one"),
+        (lambda x: [x, "2x"], "returns a list with a str in it, expected a tensor"),
+        (lambda x: (2 * x,), "returns a tuple with the tensor in it; is there a comma behind it?"),
+        (lambda x: [], "returns shape [0], expected [2, 3]"),
         (lambda x: 2j * x, "returns complex numbers, expected real ones"),
         (lambda x: np.array(["2x"]), "returns a ndarray of <U2"),
         (lambda x: 2 * x.T, "returns shape [3, 2], expected [2, 3]; two axes are exchanged"),
@@ -189,6 +199,9 @@ def _two_lines(x):
         (lambda *a: a[0].mul_(2), "changes argument 1 in place"),
         (lambda x: x @ x, "cannot be multiplied"),
         (_two_lines, ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (functools.partial(_two_lines), ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (torch.no_grad()(_two_lines), ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (_Layer(), ": return x @ y[:, :1] @ y; given"),
         (lambda x: x.long().softmax(-1), "stops with NotImplementedError: "),
         (_exits, "stops with SystemExit: 3"),
         (_interrupts, "stops with KeyboardInterrupt"),
@@ -224,6 +237,44 @@ def test_a_rounded_answer_is_told_apart_and_called_rounded():
     message = run_check("log_elu_plus_one", rounded).message
     got, expected = re.findall(r"(?:got|expected) ([\d.e+-]+\d)", message)
     assert got != expected and "rounding: something on the way is float32" in message
+
+
+def test_a_number_that_is_not_whole_is_not_printed_as_a_whole_one():
+    assert "returns 23.9999, expected a whole number" in str(
+        run_check("count_block", lambda *a: 23.9999)
+    )
+    assert "returns 24.000001, " in str(run_check("count_block", lambda *a: 24.000001))
+
+
+def test_a_function_that_mixes_float32_and_float64_is_asked_in_float32():
+    """Right with what a notebook makes by itself, float32, it is right; else its error is said."""
+
+    def twice(x):
+        return x @ (2 * torch.eye(x.shape[1]))
+
+    def thrice(x):
+        return x @ (3 * torch.eye(x.shape[1]))
+
+    def asks(function):
+        x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+        return differs(call(function, x, shape=(2, 3)), 2 * x)
+
+    exercise = Exercise("twice", {"values": asks})
+    assert run_check(exercise, twice).passed
+    assert run_check(exercise, thrice).message == "got 3 at [0, 1], expected 2"
+    message = run_check(exercise, lambda x: twice(x.double()).float() @ x).message
+    assert "the same dtype" in message and message.endswith("given x [2, 3] float64")
+
+
+def test_the_specific_sentence_comes_before_the_one_about_nan():
+    def empty_rows(scores, mask):
+        return scores.masked_fill(~mask, -torch.inf).softmax(-1)
+
+    assert run_check("masked_softmax", empty_rows).broken == "empty row"
+    nowhere = run_check("another_past", lambda K, V: V + torch.nan)
+    assert nowhere.broken == "same state" and "got nan" in nowhere.message
+    unknown = run_check("write_by_chunks", lambda K, V, size: 0 / (K.T @ V * 0))
+    assert unknown.message.endswith("0/0, ∞ − ∞ and the logarithm of a number below 0 are NaN")
 
 
 def test_infinities_agree_and_nan_agrees_with_nothing():

@@ -51,8 +51,6 @@ def call_parts(
 ) -> tuple[Tensor, ...]:
     """As :func:`call`, for a function that returns several tensors: their names and shapes."""
     answer = answer_of(function, *arguments)
-    if isinstance(answer, Tensor | np.ndarray) and answer.ndim and len(answer) == len(shapes):
-        answer = tuple(answer)  # several of one shape, joined: they come apart as a tuple does
     if not isinstance(answer, tuple | list) or len(answer) != len(shapes):
         count = f"a {_type(answer)} of {len(answer)}" if isinstance(answer, tuple | list) else ""
         raise Wrong(
@@ -147,7 +145,8 @@ def as_tensor(value: Any, *, shape: Sequence[int] | None = None, name: str = "")
     if isinstance(value, Real):
         value = torch.as_tensor(value if isinstance(value, bool | int) else np.float64(value))
     if not isinstance(value, Tensor):
-        raise Wrong(f"{about}returns {kind_of(value)}, expected a tensor")
+        wanted = "number" if shape == () else "tensor"
+        raise Wrong(f"{about}returns {kind_of(value)}, expected a {wanted}")
     if value.is_complex():
         raise Wrong(f"{about}returns complex numbers, expected real ones")
     if value.is_meta or value.is_nested:
@@ -194,10 +193,11 @@ def differs(got: Tensor, expected: Tensor, *, atol: float = 1e-5, rtol: float = 
     """``None`` if ``got`` is as ``expected``, else where it differs first.
 
     Equal to ``atol + rtol·|expected|``; infinities must be equal, NaN equals nothing. An answer
-    in float32 may be off by what its own rounding explains, unless ``atol`` is 0.
+    in float32 may be off by what its own rounding explains, unless ``atol`` is 0. (Where zeros
+    are expected, it is made from numbers of ordinary size, about 1.)
     """
     if atol and got.dtype == torch.float32 and expected.isfinite().any():
-        largest = float(expected[expected.isfinite()].abs().max())
+        largest = max(1.0, float(expected[expected.isfinite()].abs().max()))
         atol = max(atol, 64 * torch.finfo(torch.float32).eps * largest)
     g, e = got.double(), expected.double()
     wrong = ~((g == e) | ((g - e).abs() <= atol + rtol * e.abs()) & e.isfinite())

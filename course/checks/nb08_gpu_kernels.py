@@ -36,6 +36,11 @@ def _halved(D: int, Dv: int, itemsize: int, stages: int, shared: int, *, most: i
     return n
 
 
+def _up_to_128(D: int, Dv: int, itemsize: int, stages: int, shared: int) -> int:
+    rows = shared // (itemsize * (D + stages * (D + Dv)))
+    return min(rows, 128) if rows >= 16 else 0
+
+
 _CHIPS = tuple(
     case(D, D, 2, 2, kib * 1024, name=f"D = Dv = {D}, 2 bytes, 2 stages, {kib} KiB")
     for kib in (64, 99, 163, 227)
@@ -44,7 +49,9 @@ _CHIPS = tuple(
 
 
 def _row(D: int, Dv: int, itemsize: int, stages: int, shared: int, *, what: str) -> Case:
-    name = f"D = {D}, Dv = {Dv}, {itemsize} bytes, {stages} stages, {shared:,} bytes"
+    name = (
+        f"D = {D}, Dv = {Dv}, itemsize = {itemsize}, stages = {stages}, shared = {shared:,} bytes"
+    )
     return case(D, Dv, itemsize, stages, shared, name=f"{name}: {what}")
 
 
@@ -88,6 +95,24 @@ _tiles = partial(
         ),
         "A tile has 128 rows at most": partial(_halved, most=2**20),
         "A tile has 16 rows at least; if they do not fit, the answer is 0": _halved,
+        "If not even 16 rows fit, the answer is 0": lambda *a: max(16, _tile(*a)),
+        "A tile may have 128 rows": lambda *a: min(64, _tile(*a)),
+        "This is every number of rows that fits; n is one of 16, 32, 64, 128": (
+            lambda D, Dv, b, stages, shared: shared // (b * (D + stages * (D + Dv)))
+        ),
+        "n is one of 16, 32, 64, 128: the largest of these that fits": _up_to_128,
+        "This is the smallest tile that fits": lambda *a: min(16, _tile(*a)),
+        "One stage too many is counted: stages tiles, and none beside them": (
+            lambda D, Dv, b, stages, shared: _tile(D, Dv, b, stages + 1, shared)
+        ),
+        "The scores [n, n] are not held in shared memory here": (
+            lambda D, Dv, b, stages, shared: max(
+                (n for n in _ROWS if b * n * (D + stages * (D + Dv) + n) <= shared), default=0
+            )
+        ),
+        "The output [n, Dv] is not held in shared memory here": (
+            lambda D, Dv, b, stages, shared: _largest(b * (D + Dv + stages * (D + Dv)), shared)
+        ),
     },
 )
 
@@ -140,7 +165,7 @@ def _three(
 ) -> Tensor:
     """large·large, and large·rest, rest·large, rest·rest so many times."""
     (A, c), (B, d) = _split(a, r), _split(b, r)
-    return A @ B + right * A @ d + left * c @ B + small * c @ d
+    return large * A @ B + right * A @ d + left * c @ B + small * c @ d
 
 
 _products = partial(
@@ -171,6 +196,16 @@ _products = partial(
             partial(_three, right=-1, left=-1)
         ),
         "The sum is rounded at the end; only the factors are": lambda a, b, r: r(_three(a, b, r)),
+        "b is not rounded: both factors of a product are": lambda a, b, r: r(a) @ b,
+        "a is not rounded: both factors of a product are": lambda a, b, r: a @ r(b),
+        "Large times large is missing": partial(_three, large=0),
+        "This is a product of the rounded product": lambda a, b, r: r(r(a) @ r(b)),
+        "Large times large comes twice or more": partial(_three, large=2),
+        "The rests are rests of the rest: small = to_tf32(a − to_tf32(a)), once": (
+            lambda a, b, r: (
+                r(a) @ r(b) + r(a) @ r(b - r(b) - r(b - r(b))) + r(a - r(a) - r(a - r(a))) @ r(b)
+            )
+        ),
     },
 )
 
@@ -216,8 +251,8 @@ def _three_better(function: Function) -> str | None:
     a, b, r = normal(8, 64, seed=5), normal(64, 8, seed=6), _coarse(10)
     exact = a @ b
     one = (r(a) @ r(b) - exact).abs().max().item()
-    three = (call(function, a, b, r, shape=(8, 8)) - exact).abs().max().item()
-    if three * 100 > one:
+    three = (call(function, a, b, r, shape=(8, 8), finite=False) - exact).abs().max().item()
+    if not three * 100 <= one:
         return (
             f"the error must fall by more than a hundred times against one product; "
             f"here from {one:.1e} to {three:.1e}"
@@ -301,7 +336,8 @@ def _run_kernel(function: Function, grid: tuple[int, ...], *arguments: Any) -> N
         cause = error.__cause__ or error  # the interpreter wraps what the kernel's code raised
         if is_stub(cause):
             raise cause from None
-        raise Wrong(stops_with(cause, getattr(kernel, "fn", function), {})) from None
+        given = {"K": arguments[0], "z": arguments[1], "T": arguments[2], "D": arguments[3]}
+        raise Wrong(stops_with(cause, getattr(kernel, "fn", function), given)) from None
 
 
 def _expect_sum(function: Function, k: Tensor, *, relative: float = 1e-5) -> str | None:
@@ -350,6 +386,23 @@ def _why(z: Tensor, k: Tensor, gap: Tensor) -> str:
         return ". These are the sums of k, not of φ(k)"
     if near(k.double().clamp(min=0).sum(0)):
         return ". That is relu, not elu + 1"
+    if near(torch.nn.functional.elu(k.double()).sum(0)):
+        return ". That is elu; elu + 1 is wanted"
+    if near(k.double().exp().sum(0)):
+        return ". That is exp: above 0 it is x + 1"
+    if near(_phi(k).mean(0)):
+        return ". These are means, not sums"
+    if near(_phi(k)[0]) or near(_phi(k)[-1]):
+        return ". Only one token is in it: tl.sum over the rows, axis=0"
+    if near(torch.zeros_like(z)):
+        return ". Nothing is in it: does the loop begin at 0, and is its sum what is stored?"
+    if near(_phi(k[_TILE:]).sum(0)):
+        return ". The first tile is missing: the loop begins at 0"
+    if k.shape[1] == T and near(_phi(k).sum(1)):
+        return ". These are the sums of the rows: the two strides, or the two axes, are exchanged"
+    if padding and float(gap.std()) < 1e-3 * float(gap.abs().max()):
+        each = gap.mean().item() / padding
+        return f". Each of {padding} padded tokens adds {each:.3g}: mask after φ, too"
     return ""
 
 

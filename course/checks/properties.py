@@ -207,19 +207,18 @@ def counts(
 
 def no_future(x: Tensor, *rest: Any, at: int) -> Test:
     """Row t of the answer depends on rows 0 … t of ``x`` alone."""
-    return lambda function: sees_future(lambda y: function(y, *rest), x, at=at)
+    return lambda function: sees_future(function, x, *rest, at=at)
 
 
-def sees_future(
-    function: Callable[[Tensor], Any], x: Tensor, *, at: int, axis: int = -2
-) -> str | None:
+def sees_future(function: Function, x: Tensor, *rest: Any, at: int, axis: int = -2) -> str | None:
     """Whether changing ``x`` at place ``at`` of ``axis`` changes the answer at an earlier place.
 
-    The answer must have the same axis. Returns the sentence for the student, or ``None``.
+    ``rest`` are the function's other arguments, which stay. The answer must have the same axis.
+    Returns the sentence for the student, or ``None``.
     """
     changed = x.clone()
     changed.select(axis, at).add_(3.0)
-    before, after = call(function, x, finite=False), call(function, changed, finite=False)
+    before, after = (call(function, y, *rest, finite=False) for y in (x, changed))
     if before.shape != after.shape or before.shape[axis] != x.shape[axis]:
         raise Wrong(f"returns shape {list(before.shape)} for x {list(x.shape)}: a row is missing")
     early = (before.narrow(axis, 0, at) - after.narrow(axis, 0, at)).abs()
