@@ -92,13 +92,19 @@ def test_a_stub_is_not_written_yet(exercise):
     assert str(result) == f"○ {exercise}: not written yet"
 
 
-def test_every_exercise_has_a_solution_and_wrong_answers():
-    wrong = [
-        exercise
+@functools.cache
+def wrong_answers():
+    return {
+        exercise: mutants
         for path in (HERE / "mutants").glob("exercises_*.py")
-        for exercise in importlib.import_module(f"tests.mutants.{path.stem}").MUTANTS
-    ]
-    assert sorted(wrong) == sorted(exercises()) == sorted(SOLUTIONS) == sorted(BY_HAND)
+        for exercise, mutants in importlib.import_module(
+            f"tests.mutants.{path.stem}"
+        ).MUTANTS.items()
+    }
+
+
+def test_every_exercise_has_a_solution_and_wrong_answers():
+    assert sorted(wrong_answers()) == sorted(exercises()) == sorted(SOLUTIONS) == sorted(BY_HAND)
 
 
 def test_a_kernel_where_there_is_no_triton(monkeypatch):
@@ -112,6 +118,129 @@ def test_a_kernel_where_there_is_no_triton(monkeypatch):
     assert run_check("sum_features", stub).passed is None
     result = run_check("sum_features", written)
     assert result.passed is False and "no Triton on this system" in result.message
+
+
+# Of a wrong answer (tests/mutants) the sentence says which bug it is
+NAMED = {
+    "error text": {
+        "got and expected exchanged": "the two values are exchanged",
+        "a tolerance": "nothing that makes it milder",
+        "repr": "all of it and no more",
+    },
+    "half for the cat": {"base 2": "base 2", "log of six": "five others together have 5"},
+    "neither drowns": {
+        "average": "the plain average",
+        "growing by one": "only half as fast",
+        "halved at each step": "loses the past",
+        "a fixed score": "has to grow with n",
+        "word + average": "Divide by the sum",
+        "the oldest in front": "the other way round",
+        "just less than a third": "gets 0.33328, at least 1/3 = 0.33333",
+    },
+    "look_ahead": {
+        "adds a constant": "The same number added to every coordinate",
+        "doubles the word": "A word made longer",
+        "makes the word zero": "A word of zeros",
+        "last word only": "Only the last word",
+        "every second word": "Not every word",
+        "one coordinate": "in one number only",
+        "changes all words": "change one word",
+        "counts rows": "how many outputs move",
+        "one too far": "one too many",
+    },
+    "masked_softmax": {
+        "mask inverted": "the wrong way round",
+        "finite constant, masked again": "no finite number is below all scores",
+        "the largest of all taken off": "the largest allowed score",
+        "infinity times 0": "0 · ∞ is NaN",
+        "logarithms": "logarithms of the weights",
+        "all rows together": "each one must",
+        "in float16": "ends at 65,504",
+    },
+    "scores_by_hand": {
+        "exchanged": "are exchanged",
+        "softmax done": "These are the weights already",
+        "1e-9 in the logarithm": "added before a logarithm",
+        "powers of whole numbers": "too large for its dtype",
+        "a score of 10": "the more words there are",
+    },
+    "count_block": {
+        "one norm": "2E numbers are missing",
+        "no bias below": "E numbers are missing",
+        "not shared": "kv_heads · E/H rows",
+    },
+    "users_that_fit": {"off by one": "one user more", "rounded": "rounded to the nearest"},
+    "merge": {
+        "only the second rescaled": "Only the second part",
+        "already divided": "at the very end",
+        "one maximum for all rows": "Each query has its own m",
+        "copied input": "the first part alone",
+    },
+    "log_elu_plus_one": {
+        "gradient 2 at 0": "got 2, expected 1",
+        "gradient 0 at 0": "got 0, expected 1",
+        "log of softplus": "logarithm of softplus",
+        "copied input": "This is x itself",
+    },
+    "square_features": {
+        "no root": "You have 1 + 4s + 1s²",
+        "squares without mixed terms": "of two different coordinates are missing",
+        "packed without root": "one of them times √2",
+    },
+    "read_register": {
+        "relu": "this is relu",
+        "exponential": "this is exp",
+        "number of tokens as denominator": "by the number of tokens",
+        "a least denominator": "no least value",
+        "1e-6 in the denominator": "a small number added",
+    },
+    "step": {
+        "reads before it writes": "Write first, then read",
+        "key and query exchanged": "the key writes, the query reads",
+    },
+    "chunk_form": {
+        "state updated too early": "read it first, then write",
+        "z not carried": "z is not carried",
+        "last chunk dropped": "a short last chunk are missing",
+        "in float16": "The answer is float16",
+        "always chunks of 8": "is size used?",
+        "table in NumPy": "arrays or lists of more than",
+    },
+    "another_past": {"too small": "has moved by 0.002", "C instead of the rank": "the rank of K"},
+    "largest_tile": {
+        "at least 16": "the answer is 0",
+        "numbers of the queries as bytes": "of the queries have itemsize bytes",
+    },
+    "three_products": {
+        "one factor not rounded": "a factor that is not rounded",
+        "one factor not rounded, in NumPy": "a factor that is not rounded",
+        "one factor rounded": "b is not rounded",
+    },
+    "write_by_chunks": {"minus": "The sign", "backwards": "from the last to the first"},
+    "first_mistake": {"counted from 0": "counted from 0", "none": "This is 0 for all keys"},
+}
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mutant"),
+    [(exercise, mutant) for exercise, said in NAMED.items() for mutant in said],
+)
+def test_the_bug_is_named(exercise, mutant):
+    result = run_check(exercise, wrong_answers()[exercise][mutant])
+    assert result.passed is False and NAMED[exercise][mutant] in str(result), str(result)
+
+
+def test_no_two_numbers_in_a_sentence_look_alike():
+    """Of every wrong answer: what it got is printed otherwise than what was expected."""
+    for exercise, mutants in wrong_answers().items():
+        if exercise == "sum_features":
+            continue
+        for mutant, function in mutants.items():
+            said = str(run_check(exercise, function))
+            for got, expected in re.findall(
+                r"got (\S+?)(?: at \[[^]]*\])?, expected ([^\s.]\S*)", said
+            ):
+                assert got != expected.rstrip("."), f"{exercise}, {mutant}: {said}"
 
 
 # The engine itself, on an exercise of its own

@@ -82,8 +82,8 @@ def _says_where(function: Function) -> str | None:
 
 def _is_whole(function: Function) -> str | None:
     for claim in (FALSE_CLAIM, FALSE_ROW):
-        if _true_text(*claim) not in _text(function, claim):
-            return "that is not the text of the error: return str(error), all of it"
+        if _true_text(*claim) != _text(function, claim).strip():
+            return "that is not the text of the error: return str(error), all of it and no more"
     return None
 
 
@@ -129,7 +129,7 @@ def _half(function: Function) -> str | None:
 
 
 def _not_half(extra: float) -> str:
-    return next((words for words, it in _NOT_HALF.items() if abs(extra - it) < 0.02), "")
+    return next((words for words, it in _NOT_HALF.items() if abs(extra - it) < 0.003), "")
 
 
 _NOT_HALF = {

@@ -84,12 +84,17 @@ _less = case(
     _text(8, 12),
     name="each word's own mean taken off",
 )
+_narrow = case(
+    lambda x: torch.cat([prefix_mean(x[:, :-1]), _shifted(x[:, -1:], by=2)], 1),
+    _text(8, 13),
+    name="a leak in the last coordinate alone",
+)
 _clean = case(prefix_mean, _text(6, 2), name="the plain mean")
 _clean_norm = case(lambda x: prefix_mean(_norm(x)), _text(6, 7), name="each word normalised")
 _distances = partial(
     counts,
     _look_ahead,
-    probes=[_hole, _normed, _longer, _less, _faint, _far, _clean, _clean_norm],
+    probes=[_hole, _normed, _longer, _less, _narrow, _faint, _far, _clean, _clean_norm],
     mistakes={
         "This is 0 for every model: is the changed text really another one when it goes in?": (
             lambda model, x: 0
@@ -98,10 +103,13 @@ _distances = partial(
         "word: change the word at random": partial(_look_ahead, change=lambda word: word + 1),
         "A word made longer is the same word for a model that normalises each word: change it at "
         "random": partial(_look_ahead, change=lambda word: 2 * word),
+        "A word of zeros has no direction, so that a model that normalises it makes NaN: change it "
+        "at random": partial(_look_ahead, change=torch.zeros_like),
         "That is T − 1 for every model. Outputs behind a changed word move, as they should: only "
         "those before it count, and only one word may be another. And 0 times NaN is NaN: change "
         "the word to a finite one": lambda model, x: len(x) - 1,
-        "All words are changed at once: change one, and look at the outputs before it": (
+        "Either all words are changed at once, or this is t − j, how far behind it outputs move: "
+        "change one word, and look at the outputs before it": (
             lambda model, x: int(
                 ((model(x + normal(*x.shape, seed=1)) - model(x)).abs().amax(-1) > 1e-6).sum() - 1
             )
@@ -117,7 +125,7 @@ _distances = partial(
         "This is one too many: j − t, from the output that moves to the changed word": (
             lambda model, x: _look_ahead(model, x) + 1
         ),
-        "Of all distances the largest is wanted; this is the smallest": (
+        "Of all distances the largest is wanted; this is the smallest, or the first one seen": (
             partial(_look_ahead, of=lambda far: min(far[1:], default=0))
         ),
         "A small change is a change: compare with rounding, not with the size of the words": (
@@ -140,7 +148,14 @@ LOOK_AHEAD = Exercise(
         ),
         "how far": _distances(_far, rule="the first output moves with the last word"),
         "every word": _distances(_hole, rule="position 3 looks at position 6"),
-        "any change": _distances(_normed, _longer, _less, rule="every output looks two ahead"),
+        "any change": _distances(
+            _normed,
+            _longer,
+            _less,
+            _narrow,
+            rule="every output looks two ahead",
+            hint="Which change of a word could this model fail to see, or show in one number only?",
+        ),
         "small leaks": _distances(_faint, rule="position 3 looks at position 6"),
     },
 )
@@ -162,6 +177,7 @@ _FAR = tuple(
     case(spread * eighths(5, 7, seed=6) - shift, _MASK, name=f"scores near −{shift:.2g}")
     for shift, spread in ((110_000.0, 1), (2.0**40, 0), (2.0**100, 0), (2.0**127, 0))
 )
+_FILLED = "Put −∞ in the place of the score: masked_fill. (0 · ∞ is NaN)"
 _ENDLESS = "What is hidden needs −∞: no finite number is below all scores"
 _ORDINARY = case(2 * normal(5, 7, seed=6), _MASK, name="ordinary scores")
 
@@ -191,6 +207,21 @@ _weights = partial(
                 _masked_softmax(scores, mask) / _masked_softmax(scores, mask).amax(-1, keepdim=True)
             )
         ),
+        "These are logarithms of the weights": lambda *a: _masked_softmax(*a).log(),
+        "All rows together sum to 1; each one must": (
+            lambda scores, mask: (
+                (hidden := scores.masked_fill(~mask, -torch.inf))
+                .flatten()
+                .softmax(0)
+                .view(*hidden.shape)
+            )
+        ),
+        "The exponential is missing": (
+            lambda scores, mask: (scores * mask) / (scores * mask).sum(-1, keepdim=True)
+        ),
+        "These rows see something, though not everything: any, not all": (
+            lambda scores, mask: _masked_softmax(scores, mask) * mask.all(-1, keepdim=True)
+        ),
         "exp is there, and the division by the sum is missing": (
             lambda scores, mask: scores.exp() * mask
         ),
@@ -216,7 +247,7 @@ MASKED_SOFTMAX = Exercise(
                     rule="a forbidden position must get exactly 0",
                     hint=hint,
                 )
-                for cases, hint in (([_ORDINARY], "Is the constant −∞?"), (_FAR, _ENDLESS))
+                for cases, hint in (([_ORDINARY], _FILLED), (_FAR, _ENDLESS))
             )
         ),
         "rows sum to 1": _weights(
@@ -238,15 +269,15 @@ MASKED_SOFTMAX = Exercise(
                 "A constant that is added leaves the differences: this row is as without a mask": (
                     lambda scores, mask: (scores - 1e6 * ~mask).softmax(-1)
                 ),
-                "0/0 became NaN, and NaN became 0 in the other rows, too": (
-                    lambda scores, mask: _masked_softmax(scores, mask) * mask.any(-1).all()
+                "The exponential is missing": (
+                    lambda scores, mask: (scores * mask) / (scores * mask).sum(-1, keepdim=True)
                 ),
             },
         ),
         "large scores": all_of(
             _weights(
                 case(1e4 * eighths(5, 7, seed=8), _MASK, name="scores around 10,000"),
-                hint="softmax takes the row's maximum off before exp",
+                hint="softmax takes the row's maximum off before exp: the largest allowed score",
             ),
             _weights(*_FAR, hint=_ENDLESS),
         ),
@@ -280,7 +311,7 @@ def _scores_by_hand(T: int) -> tuple[Tensor, Tensor]:
 
 _both = ("fading", "previous")
 _sizes = case(7), case(12), case(2)
-_LONG = case(60, name="60 words")
+_LONG = case(100, name="100 words")
 _fades = partial(
     agrees,
     _scores_by_hand,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 
@@ -87,6 +88,10 @@ _numbers = partial(
         "The matrices of the feed-forward part are two: E to hidden, and hidden to E": (
             _numbers_without("down.weight")
         ),
+        "There is a norm too many": (
+            lambda E, H, kv_heads, hidden: _count(E, H, kv_heads, hidden) + 2 * E
+        ),
+        "The feed-forward part has two matrices": _numbers_without("up.weight|down.bias"),
         "Attention is missing": _numbers_without("W_"),
         "The feed-forward part is missing": _numbers_without("up|down"),
         "The biases of W_k and W_v are missing": _numbers_without("W_[kv].bias"),
@@ -190,6 +195,10 @@ _fit = partial(
         ),
         "Keys and values have D numbers for each head, layer and token": (
             lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * b))
+        ),
+        "This is one user fewer than fit": lambda *a: max(0, _users(*a) - 1),
+        "This is one user more than fit": (
+            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * D * b) + 1)
         ),
         "One user fewer is said than fits: exactly full still fits": (
             lambda m, p, T, L, h, D, b: max(0, (m - p * b - 1) // (2 * T * L * h * D * b))
@@ -298,6 +307,28 @@ _merges = partial(
                 m1, l1, l1[:, None] * o1, m2, l2, l2[:, None] * o2
             )
         ),
+        "The factors are exchanged: each part is multiplied by its own": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                *_merge(m2, l1, o1, m1, l2, o2)[1:],
+            )
+        ),
+        "m is the largest score; this is the logarithm of the sum of all exponentials": (
+            lambda *a: (_merge(*a)[0] + _merge(*a)[1].log(), *_merge(*a)[1:])
+        ),
+        "Both sums are referred to 0, not to the common m": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                m1.exp() * l1 + m2.exp() * l2,
+                m1.exp()[:, None] * o1 + m2.exp()[:, None] * o2,
+            )
+        ),
+        "These are powers of 2; the sums hold powers of e": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                *_merge(m1 * math.log(2), l1, o1, m2 * math.log(2), l2, o2)[1:],
+            )
+        ),
         "l must be rescaled as o is": (
             lambda m1, l1, o1, m2, l2, o2: (
                 torch.maximum(m1, m2),
@@ -369,7 +400,7 @@ MERGE = Exercise(
                 )
             ),
             rule="m = −inf, l = 0, o = 0 there",
-            hint="−inf − (−inf) is NaN",
+            hint="−inf − (−inf) is NaN, and where both had nothing, m stays −inf",
         ),
     },
 )

@@ -284,6 +284,16 @@ _registers = partial(
         "The map is elu + 1; this is softplus": _with_maps(
             functional.softplus, functional.softplus
         ),
+        "There is no scale here: q and k go into the map as they are": (
+            lambda q, k, v, real: _register(q / q.shape[1] ** 0.5, k / q.shape[1] ** 0.5, v, real)
+        ),
+        "The denominator is φ(q)·z, feature by feature; here both are summed first": (
+            lambda q, k, v, real: (
+                _phi(q)
+                @ (_phi(k[real]).mT @ v[real])
+                / (_phi(q).sum(1, keepdim=True) * _phi(k[real]).sum())
+            )
+        ),
         "The map is used twice": _with_maps(lambda x: _phi(_phi(x)), lambda x: _phi(_phi(x))),
     },
 )
@@ -317,6 +327,14 @@ READ_REGISTER = Exercise(
                 )
                 for sizes in ((5, 7, 3, 2), (7, 4, 2, 6), (1, 1, 4, 1))
             )
+        ),
+        "small sums": _registers(
+            case(
+                *(x - 6 * (i < 2) for i, x in enumerate(_drawn(4, 3, 2, 5, seed=80))),
+                _all_real(3),
+                name="φ(q)·z is about 0.00001",
+            ),
+            hint="Nothing may be added to the denominator, and no least value set for it",
         ),
         "an average": _registers(
             case(

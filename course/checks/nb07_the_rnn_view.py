@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -90,6 +91,28 @@ _steps = partial(
                 z + 1,
             )
         ),
+        "S is kept divided, row by row, by z: it stays a sum": (
+            lambda S, z, q, k, v: (
+                _step(S, z, q, k, v)[0],
+                _step(S, z, q, k, v)[1] / (z + k)[:, None],
+                z + k,
+            )
+        ),
+        "Divided by the sum of z; q·z is wanted": (
+            lambda S, z, q, k, v: (
+                q @ _step(S, z, q, k, v)[1] / (z + k).sum(),
+                *_step(S, z, q, k, v)[1:],
+            )
+        ),
+        "Divided by the sum of q; q·z is wanted": (
+            lambda S, z, q, k, v: (
+                q @ _step(S, z, q, k, v)[1] / q.sum(),
+                *_step(S, z, q, k, v)[1:],
+            )
+        ),
+        "This corrects what the key reads (the delta rule); here the product is only added": (
+            lambda S, z, q, k, v: _step(S, z, q, k, v - k @ S)
+        ),
         "What is kept is divided already: S and z stay sums, and only o is divided": (
             lambda S, z, q, k, v: (
                 _step(S, z, q, k, v)[0],
@@ -167,16 +190,23 @@ def _by_chunks(
     carry_z: bool = True,
     replace: bool = False,
     whole_only: bool = False,
+    triangle: Callable[[Tensor], Tensor] = torch.tril,
 ) -> Tensor:
     """As it should be, less what the arguments spoil."""
     S, z, out = V.new_zeros(K.shape[1], V.shape[1]), V.new_zeros(K.shape[1]), torch.zeros_like(V)
     for a in range(0, len(Q) - len(Q) % size if whole_only else len(Q), size):
         rows = slice(a, a + size)
-        weights = (Q[rows] @ K[rows].T).tril()
+        weights = triangle(Q[rows] @ K[rows].T)
         out[rows] = (Q[rows] @ S + weights @ V[rows]) / (Q[rows] @ z + weights.sum(1))[:, None]
         S = (0 if replace else S) + carry_S * K[rows].T @ V[rows]
         z = (0 if replace else z) + carry_z * K[rows].sum(0)
     return out
+
+
+def _only_before(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
+    place = torch.arange(len(Q)) // size
+    weights = (Q @ K.T) * (place[:, None] > place)
+    return weights @ V / weights.sum(1, keepdim=True)
 
 
 def _divided_apart(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
@@ -220,6 +250,15 @@ _chunks = partial(
         "The tokens of a short last chunk are missing": partial(_by_chunks, whole_only=True),
         "The past and the chunk are each divided, and then added: add first, then divide once": (
             _divided_apart
+        ),
+        "The tokens of the chunk itself are missing: only the state before it is read": (
+            _only_before
+        ),
+        "The triangle is the wrong one: tril, not triu": (
+            lambda Q, K, V, size: _by_chunks(Q, K, V, size, triangle=torch.triu)
+        ),
+        "Inside a chunk there is a softmax: the weights are Q·K as they are": (
+            lambda Q, K, V, size: _by_chunks(Q, K, V, size, triangle=lambda w: w.tril().softmax(-1))
         ),
         "All rows are one too late or too early": lambda Q, K, V, size: _table(Q, K, V).roll(1, 0),
         "This is the mean of the values so far: Q and K are not used": (

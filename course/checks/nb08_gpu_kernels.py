@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -63,12 +64,13 @@ _STAGES = _row(
     *(16, 16, 2, 3, 2 * (16 + 3 * 32) * 32),
     what="every stage holds a tile of keys and one of values; the queries are there once",
 )
+_BYTES = _row(64, 8, 4, 1, 352 * 64, what="all numbers have 4 bytes, those of the queries too")
 _LARGE = _row(64, 64, 2, 1, 2**20, what="never more than 128 rows")
 
 _tiles = partial(
     counts,
     _tile,
-    probes=[_EXACT, _NONE, _POWER, _WIDE, _STAGES, _LARGE, *_CHIPS],
+    probes=[_EXACT, _NONE, _POWER, _WIDE, _STAGES, _BYTES, _LARGE, *_CHIPS],
     mistakes={
         "What fills the memory exactly still fits": (
             lambda D, Dv, b, stages, shared: _tile(D, Dv, b, stages, shared - 1)
@@ -89,6 +91,9 @@ _tiles = partial(
         ),
         "The queries are there once, not in every stage": (
             lambda D, Dv, b, stages, shared: _largest(b * stages * (2 * D + Dv), shared)
+        ),
+        "The numbers of the queries have itemsize bytes, too": (
+            lambda D, Dv, b, stages, shared: _largest(D + b * stages * (D + Dv), shared)
         ),
         "A number has itemsize bytes": (
             lambda D, Dv, b, stages, shared: _tile(D, Dv, 1, stages, shared)
@@ -128,6 +133,7 @@ LARGEST_TILE = Exercise(
             _WIDE, _row(24, 8, 2, 1, 2 * (24 + 24 + 8) * 64, what="queries are as wide as keys")
         ),
         "stages": _tiles(_STAGES),
+        "bytes": _tiles(_BYTES),
         "limits": _tiles(_LARGE, _NONE),
         "real chips": _tiles(*_CHIPS),
     },
@@ -198,6 +204,12 @@ _products = partial(
         "The sum is rounded at the end; only the factors are": lambda a, b, r: r(_three(a, b, r)),
         "b is not rounded: both factors of a product are": lambda a, b, r: r(a) @ b,
         "a is not rounded: both factors of a product are": lambda a, b, r: a @ r(b),
+        "The rest of b is not rounded": (
+            lambda a, b, r: r(a) @ r(b) + r(a) @ (b - r(b)) + r(a - r(a)) @ r(b)
+        ),
+        "The rest of a is not rounded": (
+            lambda a, b, r: r(a) @ r(b) + r(a) @ r(b - r(b)) + (a - r(a)) @ r(b)
+        ),
         "Large times large is missing": partial(_three, large=0),
         "This is a product of the rounded product": lambda a, b, r: r(r(a) @ r(b)),
         "Large times large comes twice or more": partial(_three, large=2),
@@ -208,6 +220,32 @@ _products = partial(
         ),
     },
 )
+
+
+class _Seen(Tensor):
+    """A rounded matrix that stays under watch when it becomes an array."""
+
+    factors: _Factors
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        array = np.asarray(self.as_subclass(Tensor)).view(_SeenArray)
+        array.factors = getattr(self, "factors", None)  # what is computed from one has none
+        return array
+
+
+class _SeenArray(np.ndarray):
+    factors: _Factors | None = None
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.factors = getattr(made_from, "factors", None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = [np.asarray(x) for x in inputs]
+        if self.factors and ufunc in (np.matmul, np.multiply) and all(x.ndim for x in plain):
+            self.factors.note(*plain)
+        made = np.asarray(getattr(ufunc, method)(*plain, **options)).view(_SeenArray)
+        made.factors = self.factors
+        return made
 
 
 class _Factors(TorchDispatchMode):
@@ -225,15 +263,20 @@ class _Factors(TorchDispatchMode):
         """The rounding itself, which multiplies too."""
         self.watching = False
         try:
-            return self.rounded(x)
+            rounded = self.rounded(x).as_subclass(_Seen)
+            rounded.factors = self
+            return rounded
         finally:
             self.watching = True
+
+    def note(self, *factors: Any) -> None:
+        self.full |= any(not torch.equal(self.rounded(x), torch.as_tensor(x)) for x in factors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.watching and func.overloadpacket.__name__ in self.PRODUCTS:
             factors = [x for x in args[-2:] if isinstance(x, Tensor) and x.is_floating_point()]
             if len(factors) == 2:
-                self.full |= any(not torch.equal(self.rounded(x), x) for x in factors)
+                self.note(*factors)
         return func(*args, **(kwargs or {}))
 
 

@@ -131,8 +131,10 @@ def agrees(
             if wrong:
                 cause = _first_known(mistakes, lambda mistake: is_(mistake, function))
                 if not cause and atol:
-                    cause = _rounding(partial(compare, got, expected, one, False), got)
-                return sentence(one.name, rule, wrong, hint=cause or hint or _of_nan(wrong))
+                    cause = _rounding(partial(compare, got, expected, one, False))
+                return sentence(
+                    one.name, rule, wrong, hint=cause or _narrow(got) or hint or _of_nan(wrong)
+                )
             if dtype and got[0].dtype != expected[0].dtype:
                 return sentence(one.name, _other_dtype(got[0].dtype, expected[0].dtype))
         return None
@@ -140,13 +142,21 @@ def agrees(
     return test
 
 
-def _rounding(compare: Callable[[float], str | None], got: Sequence[Tensor]) -> str:
+def _rounding(compare: Callable[[float], str | None]) -> str:
     """The sentence for an answer that is right up to the rounding of a narrower dtype."""
     if not compare(3e-6):  # what float32 makes of numbers of ordinary size
-        return "The difference is rounding: something on the way is float32"
-    half = [x.dtype for x in got if x.dtype in (torch.float16, torch.bfloat16)]
-    if half and not compare(0.05):
-        return f"The difference is rounding: the answer is {str(half[0]).removeprefix('torch.')}"
+        return (
+            "The difference is rounding: something on the way is float32, or a small number added"
+        )
+    return ""
+
+
+def _narrow(got: Sequence[Tensor]) -> str:
+    """The sentence for an answer in half precision, which is nearly always the reason."""
+    if any(x.dtype == torch.float16 for x in got):
+        return "The answer is float16, which has three digits and ends at 65,504"
+    if any(x.dtype == torch.bfloat16 for x in got):
+        return "The answer is bfloat16, which has two to three digits"
     return ""
 
 
