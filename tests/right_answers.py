@@ -1,7 +1,8 @@
 """Right answers to the exercises in other styles than the printed solution's.
 
-``BY_HAND`` are written out, one a style. ``restyled`` makes more from any right answer: an object
-that is called, one that gives NumPy arrays, one that computes in float32.
+``BY_HAND`` are written out, one a style (a loop, NumPy, einsum, another idea). ``restyled`` makes
+more from any right answer: an object that is called, one that gives NumPy arrays, lists or tuples,
+one that computes in float32, one that takes nothing but float32.
 """
 
 from __future__ import annotations
@@ -20,24 +21,41 @@ Function = Callable[..., Any]
 OWN_DTYPE = ("log_elu_plus_one",)
 # Here what comes, or what goes back, is no tensor that could be turned into something else.
 NO_ARRAY = ("log_elu_plus_one", "error text", "causal_attention")
+# Here the answer itself has a threshold that is made for float64.
+NOT_IN_FLOAT32 = (*NO_ARRAY, *OWN_DTYPE, "another_past")
 
 
 def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]]:
-    class Called:
+    class Base:
         def __call__(self, *arguments: Any) -> Any:
             return function(*arguments)
 
+    class Called(Base):
+        """Does not have ``__call__`` of its own."""
+
     if exercise != "causal_attention":  # Triton takes functions only
         yield "class", Called()
+        yield "with arguments filled in", functools.partial(lambda _, *a: function(*a), None)
     if exercise not in NO_ARRAY:
         yield "NumPy", lambda *a: _each(function(*a), lambda x: x.numpy())
-        yield "lists", lambda *a: _list(function(*a))
-    if exercise not in (*NO_ARRAY, *OWN_DTYPE, "another_past"):  # its 1e-9 is for float64
+        yield "lists of arrays", lambda *a: _list(function(*a))
+        yield "lists of numbers", lambda *a: _each(function(*a), lambda x: x.tolist())
+        yield "tuples of rows", lambda *a: _each(function(*a), _rows)
+    if exercise not in NOT_IN_FLOAT32:
         yield "float32", lambda *a: function(*(_each(x, _to_float32) for x in a))
+        yield "float32 only", lambda *a: _refuses_float64(a) and function(*a)
 
 
 def _to_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.is_floating_point() else x
+
+
+def _refuses_float64(arguments: tuple[Any, ...]) -> bool:
+    """As a product of ``torch.zeros(…)`` and x does: written for float32 alone."""
+    for x in arguments:
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            torch.linalg.solve(torch.eye(1), x.reshape(1, x.numel()))
+    return True
 
 
 def _each(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -47,8 +65,14 @@ def _each(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _list(value: Any) -> Any:
-    """A list of arrays for a tuple of tensors; else as it is."""
-    return [x.numpy() for x in value] if isinstance(value, tuple) else value
+    """Of several tensors, or of the rows of one, a list of arrays; a number as it is."""
+    if isinstance(value, torch.Tensor) and not value.ndim:
+        return value.numpy()
+    return [x.numpy() for x in value] if isinstance(value, tuple | torch.Tensor) else value
+
+
+def _rows(x: torch.Tensor) -> Any:
+    return tuple(x) if x.ndim and len(x) != 1 else x
 
 
 # Notebook 00
@@ -62,6 +86,32 @@ def _error_text_from_its_arguments(name, got, expected):
     except AssertionError as error:
         return error.args[0]
     return ""
+
+
+def _neither_in_a_loop(n):
+    weights = []
+    for place in range(n):
+        share = 0.4 / n
+        if place == n - 1:
+            share += 0.6
+        weights.append(share)
+    return weights
+
+
+def _neither_numpy(n):
+    return np.eye(n)[-1] / 2 + np.ones(n) / (2 * n)
+
+
+def _neither_fading(n):
+    """A third of an average, two thirds of weights that fade."""
+    fading = torch.softmax(torch.arange(n) * 1.0, 0)
+    return 0.4 / n + 0.6 * fading
+
+
+def _neither_by_softmax(n):
+    scores = torch.zeros(n)
+    scores[-1] = math.log(n)
+    return scores.softmax(0)
 
 
 # Notebook 01
@@ -870,10 +920,11 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": lambda: np.log(5),
         "tensor": lambda: torch.tensor(5.0).log(),
     },
-    "softmax of zeros": {
-        "loop": lambda n: torch.tensor([1 / n for _ in range(n)]),
-        "NumPy": lambda n: np.ones(n) / n,
-        "float64": lambda n: torch.full((n,), 1 / n, dtype=torch.float64),
+    "neither drowns": {
+        "loop": _neither_in_a_loop,
+        "NumPy": _neither_numpy,
+        "fading and average": _neither_fading,
+        "softmax": _neither_by_softmax,
     },
     "look_ahead": {
         "loop": _ahead_in_a_loop,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
@@ -91,13 +92,19 @@ def test_a_stub_is_not_written_yet(exercise):
     assert str(result) == f"○ {exercise}: not written yet"
 
 
-def test_every_exercise_has_a_solution_and_wrong_answers():
-    wrong = [
-        exercise
+@functools.cache
+def wrong_answers():
+    return {
+        exercise: mutants
         for path in (HERE / "mutants").glob("exercises_*.py")
-        for exercise in importlib.import_module(f"tests.mutants.{path.stem}").MUTANTS
-    ]
-    assert sorted(wrong) == sorted(exercises()) == sorted(SOLUTIONS) == sorted(BY_HAND)
+        for exercise, mutants in importlib.import_module(
+            f"tests.mutants.{path.stem}"
+        ).MUTANTS.items()
+    }
+
+
+def test_every_exercise_has_a_solution_and_wrong_answers():
+    assert sorted(wrong_answers()) == sorted(exercises()) == sorted(SOLUTIONS) == sorted(BY_HAND)
 
 
 def test_a_kernel_where_there_is_no_triton(monkeypatch):
@@ -111,6 +118,129 @@ def test_a_kernel_where_there_is_no_triton(monkeypatch):
     assert run_check("causal_attention", stub).passed is None
     result = run_check("causal_attention", written)
     assert result.passed is False and "no Triton on this system" in result.message
+
+
+# Of a wrong answer (tests/mutants) the sentence says which bug it is
+NAMED = {
+    "error text": {
+        "got and expected exchanged": "the two values are exchanged",
+        "a tolerance": "nothing that makes it milder",
+        "repr": "all of it and no more",
+    },
+    "half for the cat": {"base 2": "base 2", "log of six": "five others together have 5"},
+    "neither drowns": {
+        "average": "the plain average",
+        "growing by one": "only half as fast",
+        "halved at each step": "loses the past",
+        "a fixed score": "has to grow with n",
+        "word + average": "Divide by the sum",
+        "the oldest in front": "the other way round",
+        "just less than a third": "gets 0.33328, at least 1/3 = 0.33333",
+    },
+    "look_ahead": {
+        "adds a constant": "The same number added to every coordinate",
+        "doubles the word": "A word made longer",
+        "makes the word zero": "A word of zeros",
+        "last word only": "Only the last word",
+        "every second word": "Not every word",
+        "one coordinate": "in one number only",
+        "changes all words": "change one word",
+        "counts rows": "how many outputs move",
+        "one too far": "one too many",
+    },
+    "masked_softmax": {
+        "mask inverted": "the wrong way round",
+        "finite constant, masked again": "no finite number is below all scores",
+        "the largest of all taken off": "the largest allowed score",
+        "infinity times 0": "0 · ∞ is NaN",
+        "logarithms": "logarithms of the weights",
+        "all rows together": "each one must",
+        "in float16": "ends at 65,504",
+    },
+    "scores_by_hand": {
+        "exchanged": "are exchanged",
+        "softmax done": "These are the weights already",
+        "1e-9 in the logarithm": "added before a logarithm",
+        "powers of whole numbers": "too large for its dtype",
+        "a score of 10": "the more words there are",
+    },
+    "count_block": {
+        "one norm": "2E numbers are missing",
+        "no bias below": "E numbers are missing",
+        "not shared": "kv_heads · E/H rows",
+    },
+    "users_that_fit": {"off by one": "one user more", "rounded": "rounded to the nearest"},
+    "merge": {
+        "only the second rescaled": "Only the second part",
+        "already divided": "at the very end",
+        "one maximum for all rows": "Each query has its own m",
+        "copied input": "the first part alone",
+    },
+    "log_elu_plus_one": {
+        "gradient 2 at 0": "got 2, expected 1",
+        "gradient 0 at 0": "got 0, expected 1",
+        "log of softplus": "logarithm of softplus",
+        "copied input": "This is x itself",
+    },
+    "square_features": {
+        "no root": "You have 1 + 4s + 1s²",
+        "squares without mixed terms": "of two different coordinates are missing",
+        "packed without root": "one of them times √2",
+    },
+    "read_register": {
+        "relu": "this is relu",
+        "exponential": "this is exp",
+        "number of tokens as denominator": "by the number of tokens",
+        "a least denominator": "no least value",
+        "1e-6 in the denominator": "a small number added",
+    },
+    "step": {
+        "reads before it writes": "Write first, then read",
+        "key and query exchanged": "the key writes, the query reads",
+    },
+    "chunk_form": {
+        "state updated too early": "read it first, then write",
+        "z not carried": "z is not carried",
+        "last chunk dropped": "a short last chunk are missing",
+        "in float16": "The answer is float16",
+        "always chunks of 8": "is size used?",
+        "table in NumPy": "arrays or lists of more than",
+    },
+    "another_past": {"too small": "has moved by 0.002", "C instead of the rank": "the rank of K"},
+    "largest_tile": {
+        "at least 16": "the answer is 0",
+        "numbers of the queries as bytes": "of the queries have itemsize bytes",
+    },
+    "three_products": {
+        "one factor not rounded": "a factor that is not rounded",
+        "one factor not rounded, in NumPy": "a factor that is not rounded",
+        "one factor rounded": "b is not rounded",
+    },
+    "write_by_chunks": {"minus": "The sign", "backwards": "from the last to the first"},
+    "first_mistake": {"counted from 0": "counted from 0", "none": "This is 0 for all keys"},
+}
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mutant"),
+    [(exercise, mutant) for exercise, said in NAMED.items() for mutant in said],
+)
+def test_the_bug_is_named(exercise, mutant):
+    result = run_check(exercise, wrong_answers()[exercise][mutant])
+    assert result.passed is False and NAMED[exercise][mutant] in str(result), str(result)
+
+
+def test_no_two_numbers_in_a_sentence_look_alike():
+    """Of every wrong answer: what it got is printed otherwise than what was expected."""
+    for exercise, mutants in wrong_answers().items():
+        if exercise == "sum_features":
+            continue
+        for mutant, function in mutants.items():
+            said = str(run_check(exercise, function))
+            for got, expected in re.findall(
+                r"got (\S+?)(?: at \[[^]]*\])?, expected ([^\s.]\S*)", said
+            ):
+                assert got != expected.rstrip("."), f"{exercise}, {mutant}: {said}"
 
 
 # The engine itself, on an exercise of its own
@@ -170,6 +300,11 @@ def _two_lines(x):
     return x @ y[:, :1] @ y
 
 
+class _Layer(torch.nn.Module):
+    def forward(self, x):
+        return _two_lines(x)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -177,7 +312,11 @@ def _two_lines(x):
         (lambda x: None, "returns nothing; is the return line missing?"),
         (lambda x: "2x", "returns a str, expected a tensor"),
         (lambda x: ..., "returns an ellipsis, expected a tensor"),
-        (lambda x: [row for row in x], "returns a list, expected a tensor; torch.stack makes one"),
+        (lambda x: [row for row in x], "not doubled: got 1 at [0, 1], expected 2"),
+        (lambda x: [x[0], x[:, :1]], "a list of tensors of shapes [3] and [2, 1], expected one"),
+        (lambda x: [x, "2x"], "returns a list with a str in it, expected a tensor"),
+        (lambda x: (2 * x,), "returns a tuple with the tensor in it; is there a comma behind it?"),
+        (lambda x: [], "returns shape [0], expected [2, 3]"),
         (lambda x: 2j * x, "returns complex numbers, expected real ones"),
         (lambda x: np.array(["2x"]), "returns a ndarray of <U2"),
         (lambda x: 2 * x.T, "returns shape [3, 2], expected [2, 3]; two axes are exchanged"),
@@ -189,6 +328,9 @@ def _two_lines(x):
         (lambda *a: a[0].mul_(2), "changes argument 1 in place"),
         (lambda x: x @ x, "cannot be multiplied"),
         (_two_lines, ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (functools.partial(_two_lines), ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (torch.no_grad()(_two_lines), ": return x @ y[:, :1] @ y; given x [2, 3]"),
+        (_Layer(), ": return x @ y[:, :1] @ y; given"),
         (lambda x: x.long().softmax(-1), "stops with NotImplementedError: "),
         (_exits, "stops with SystemExit: 3"),
         (_interrupts, "stops with KeyboardInterrupt"),
@@ -224,6 +366,44 @@ def test_a_rounded_answer_is_told_apart_and_called_rounded():
     message = run_check("log_elu_plus_one", rounded).message
     got, expected = re.findall(r"(?:got|expected) ([\d.e+-]+\d)", message)
     assert got != expected and "rounding: something on the way is float32" in message
+
+
+def test_a_number_that_is_not_whole_is_not_printed_as_a_whole_one():
+    assert "returns 23.9999, expected a whole number" in str(
+        run_check("count_block", lambda *a: 23.9999)
+    )
+    assert "returns 24.000001, " in str(run_check("count_block", lambda *a: 24.000001))
+
+
+def test_a_function_that_mixes_float32_and_float64_is_asked_in_float32():
+    """Right with what a notebook makes by itself, float32, it is right; else its error is said."""
+
+    def twice(x):
+        return x @ (2 * torch.eye(x.shape[1]))
+
+    def thrice(x):
+        return x @ (3 * torch.eye(x.shape[1]))
+
+    def asks(function):
+        x = torch.arange(6.0, dtype=torch.float64).reshape(2, 3)
+        return differs(call(function, x, shape=(2, 3)), 2 * x)
+
+    exercise = Exercise("twice", {"values": asks})
+    assert run_check(exercise, twice).passed
+    assert run_check(exercise, thrice).message == "got 3 at [0, 1], expected 2"
+    message = run_check(exercise, lambda x: twice(x.double()).float() @ x).message
+    assert "the same dtype" in message and message.endswith("given x [2, 3] float64")
+
+
+def test_the_specific_sentence_comes_before_the_one_about_nan():
+    def empty_rows(scores, mask):
+        return scores.masked_fill(~mask, -torch.inf).softmax(-1)
+
+    assert run_check("masked_softmax", empty_rows).broken == "empty row"
+    nowhere = run_check("another_past", lambda K, V: V + torch.nan)
+    assert nowhere.broken == "same state" and "got nan" in nowhere.message
+    unknown = run_check("write_by_chunks", lambda K, V, size: 0 / (K.T @ V * 0))
+    assert unknown.message.endswith("0/0, ∞ − ∞ and the logarithm of a number below 0 are NaN")
 
 
 def test_infinities_agree_and_nan_agrees_with_nothing():

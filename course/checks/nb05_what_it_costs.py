@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 
@@ -70,15 +71,37 @@ _numbers = partial(
             lambda E, H, kv_heads, hidden: _count(E, H, kv_heads * H, hidden)
         ),
         "All biases are missing": _numbers_without(r"(?!norm).*bias"),
+        "All biases are missing, and those of the norms as well": _numbers_without(".*bias"),
+        "The biases and the norms are missing": _numbers_without("norm|.*bias"),
+        "E numbers are missing: the bias of W_q, that of W_o, or the last one of the feed-forward "
+        "part": _numbers_without("W_q.bias"),
+        "W_q and W_o are narrow, too; only keys and values are shared": (
+            lambda E, H, kv_heads, hidden: (
+                _count(E, H, kv_heads, hidden)
+                - 2 * (E + 1) * (E - kv_heads * (E // H))
+                + (E - kv_heads * (E // H))
+            )
+        ),
+        "The narrow width is kv_heads heads of width E/H, not E divided by kv_heads": (
+            lambda E, H, kv_heads, hidden: _count(E, H, 0, hidden) + 2 * (E // kv_heads) * (E + 1)
+        ),
+        "The matrices of the feed-forward part are two: E to hidden, and hidden to E": (
+            _numbers_without("down.weight")
+        ),
+        "There is a norm too many": (
+            lambda E, H, kv_heads, hidden: _count(E, H, kv_heads, hidden) + 2 * E
+        ),
+        "The feed-forward part has two matrices": _numbers_without("up.weight|down.bias"),
+        "Attention is missing": _numbers_without("W_"),
+        "The feed-forward part is missing": _numbers_without("up|down"),
         "The biases of W_k and W_v are missing": _numbers_without("W_[kv].bias"),
-        "2E numbers are missing: one of the norms, or the biases of W_q and W_o": _numbers_without(
-            "W_[qo].bias"
+        "2E numbers are missing: a norm, the biases of both norms, or the biases of W_q and W_o": (
+            _numbers_without("W_[qo].bias")
         ),
         "The bias of the hidden units is missing": _numbers_without("up.bias"),
-        "The last bias of the feed-forward part is missing": _numbers_without("down.bias"),
         "The norms are missing": _numbers_without("norm"),
-        "W_v is missing": _numbers_without("W_v"),
-        "W_o is missing": _numbers_without("W_o"),
+        "W_k or W_v is missing": _numbers_without("W_v"),
+        "W_q or W_o is missing": _numbers_without("W_o"),
     },
 )
 
@@ -132,7 +155,12 @@ _REAL = tuple(
 _fit = partial(
     counts,
     _users,
-    probes=[*_REAL, case(99, 100, 1, 2, 2, 3, 1), case(351, 100, 1, 2, 2, 3, 1)],
+    probes=[
+        *_REAL,
+        case(99, 100, 1, 2, 2, 3, 1),
+        case(340, 100, 1, 2, 2, 3, 1),
+        case(351, 100, 1, 2, 2, 3, 1),
+    ],
     mistakes={
         "Both keys and values are kept: twice as many numbers": (
             lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (T * L * h * D * b))
@@ -158,6 +186,22 @@ _fit = partial(
         ),
         "This is rounded to the nearest; a user fits whole or not at all": (
             lambda m, p, T, L, h, D, b: max(0, round((m - p * b) / (2 * T * L * h * D * b)))
+        ),
+        "This is rounded up; a user fits whole or not at all": (
+            lambda m, p, T, L, h, D, b: max(0, -((p * b - m) // (2 * T * L * h * D * b)))
+        ),
+        "The model is there once, not once for each user": (
+            lambda m, p, T, L, h, D, b: m // (p * b + 2 * T * L * h * D * b)
+        ),
+        "Keys and values have D numbers for each head, layer and token": (
+            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * b))
+        ),
+        "This is one user fewer than fit": lambda *a: max(0, _users(*a) - 1),
+        "This is one user more than fit": (
+            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * D * b) + 1)
+        ),
+        "One user fewer is said than fits: exactly full still fits": (
+            lambda m, p, T, L, h, D, b: max(0, (m - p * b - 1) // (2 * T * L * h * D * b))
         ),
     },
 )
@@ -203,6 +247,18 @@ def _merge(m1: Tensor, l1: Tensor, o1: Tensor, m2: Tensor, l2: Tensor, o2: Tenso
     return m, a * l1 + b * l2, a[:, None] * o1 + b[:, None] * o2
 
 
+def _finished(*parts: Tensor) -> _Parts:
+    """Divided, as the output is only at the very end."""
+    m, l, o = _merge(*parts)  # noqa: E741
+    return m, l, o / l[:, None]
+
+
+def _rebased(m: Tensor, parts: _Parts) -> _Parts:
+    """The same sums, referred to another maximum."""
+    factor = (parts[0] - m).exp()
+    return m, factor * parts[1], factor[:, None] * parts[2]
+
+
 def _two_parts(
     seed: int, *, cut: int = 4, higher: slice | None = None, hidden: slice | None = None
 ) -> tuple[Tensor, ...]:
@@ -231,8 +287,80 @@ _merges = partial(
         "o must be rescaled as l is": (
             lambda m1, l1, o1, m2, l2, o2: (*_merge(m1, l1, o1, m2, l2, o2)[:2], o1 + o2)
         ),
-        "o stays unfinished: it is divided by l at the very end": (
-            lambda *a: (*_merge(*a)[:2], _merge(*a)[2] / _merge(*a)[1][:, None])
+        "o stays unfinished: it is divided by l at the very end": (_finished),
+        "The factors are the wrong way round: exp(m1 − m), at most 1": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                (torch.maximum(m1, m2) - m1).exp() * l1 + (torch.maximum(m1, m2) - m2).exp() * l2,
+                (torch.maximum(m1, m2) - m1).exp()[:, None] * o1
+                + (torch.maximum(m1, m2) - m2).exp()[:, None] * o2,
+            )
+        ),
+        "o1 and o2 are sums that nobody has divided: do not multiply them by l1 and l2": (
+            lambda m1, l1, o1, m2, l2, o2: _merge(
+                m1, l1, l1[:, None] * o1, m2, l2, l2[:, None] * o2
+            )
+        ),
+        "o1 and o2 are sums that nobody has divided: do not multiply them by l1 and l2, nor divide "
+        "at the end": (
+            lambda m1, l1, o1, m2, l2, o2: _finished(
+                m1, l1, l1[:, None] * o1, m2, l2, l2[:, None] * o2
+            )
+        ),
+        "The factors are exchanged: each part is multiplied by its own": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                *_merge(m2, l1, o1, m1, l2, o2)[1:],
+            )
+        ),
+        "m is the largest score; this is the logarithm of the sum of all exponentials": (
+            lambda *a: (_merge(*a)[0] + _merge(*a)[1].log(), *_merge(*a)[1:])
+        ),
+        "Both sums are referred to 0, not to the common m": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                m1.exp() * l1 + m2.exp() * l2,
+                m1.exp()[:, None] * o1 + m2.exp()[:, None] * o2,
+            )
+        ),
+        "These are powers of 2; the sums hold powers of e": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                *_merge(m1 * math.log(2), l1, o1, m2 * math.log(2), l2, o2)[1:],
+            )
+        ),
+        "l must be rescaled as o is": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                l1 + l2,
+                _merge(m1, l1, o1, m2, l2, o2)[2],
+            )
+        ),
+        "Only the second part is rescaled": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                l1 + (m2 - torch.maximum(m1, m2)).exp() * l2,
+                o1 + (m2 - torch.maximum(m1, m2)).exp()[:, None] * o2,
+            )
+        ),
+        "Only the first part is rescaled": (
+            lambda m1, l1, o1, m2, l2, o2: (
+                torch.maximum(m1, m2),
+                (m1 - torch.maximum(m1, m2)).exp() * l1 + l2,
+                (m1 - torch.maximum(m1, m2)).exp()[:, None] * o1 + o2,
+            )
+        ),
+        "Each query has its own m; here all have the largest": (
+            lambda m1, l1, o1, m2, l2, o2: _rebased(
+                torch.maximum(m1, m2).max().expand_as(m1), _merge(m1, l1, o1, m2, l2, o2)
+            )
+        ),
+        "These are the numbers of the first part alone": lambda m1, l1, o1, *_: (m1, l1, o1),
+        "These are means of the two parts; they are sums, and add": (
+            lambda m1, l1, o1, m2, l2, o2: (torch.maximum(m1, m2), (l1 + l2) / 2, (o1 + o2) / 2)
+        ),
+        "The common m is the larger of the two, not their sum": (
+            lambda m1, l1, o1, m2, l2, o2: (m1 + m2, *_merge(m1, l1, o1, m2, l2, o2)[1:])
         ),
         "The common m is the larger of the two": (
             lambda m1, l1, o1, m2, l2, o2: (
@@ -272,7 +400,7 @@ MERGE = Exercise(
                 )
             ),
             rule="m = −inf, l = 0, o = 0 there",
-            hint="−inf − (−inf) is NaN",
+            hint="−inf − (−inf) is NaN, and where both had nothing, m stays −inf",
         ),
     },
 )

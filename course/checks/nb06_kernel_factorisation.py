@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from course.checks import Exercise
 from course.checks.answers import Function, answer_of, call, differs, two_numbers
@@ -32,18 +33,31 @@ _logs = partial(
     probes=[case(_SOME)],
     mistakes={
         "This is φ(x) itself": _phi,
+        "This is x itself": lambda x: x,
+        "This is the logarithm of softplus; φ is elu + 1": lambda x: x.exp().log1p().log(),
+        "This is softplus, ln(1 + e^x)": lambda x: x.exp().log1p(),
+        "Above 0 it is ln(1 + x); here something is added twice": (
+            lambda x: x.clamp(max=0) + (x.clamp(min=0) + 1).log1p()
+        ),
+        "This is ln(1 + |x|): below 0 it is x": lambda x: x.abs().log1p(),
+        "Below 0 it is x, not φ(x) = e^x": (
+            lambda x: torch.where(x > 0, x.clamp(min=0).log1p(), x.clamp(max=0).exp())
+        ),
+        "The sign below 0 is wrong": lambda x: x.clamp(min=0).log1p() - x.clamp(max=0),
         "Below 0 it is x": lambda x: x.clamp(min=0).log1p(),
         "Above 0 it is ln(1 + x)": lambda x: x.clamp(max=0),
         "These are logarithms to base 2": lambda x: _log_phi(x) / _log_phi(torch.ones(1)),
+        "These are logarithms to base 10": lambda x: _log_phi(x) / _log_phi(9 * torch.ones(1)),
     },
 )
 
 
 def _log_dtype(function: Function) -> str | None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        got = call(function, torch.tensor([-1.0, 2.0], dtype=dtype), shape=(2,))
+        got = call(function, torch.tensor([-1.0, 2.0], dtype=dtype), shape=(2,), finite=False)
         if got.dtype != dtype:
-            return f"{dtype} came, {got.dtype} went back"
+            came, went = (str(x).removeprefix("torch.") for x in (dtype, got.dtype))
+            return f"{came} came, {went} went back: it must have the dtype of x"
     return None
 
 
@@ -71,7 +85,7 @@ def _log_gradient(function: Function) -> str | None:
     x = torch.tensor([-1_000.0, -20.0, -1.0, -0.5, 0.0, 0.5, 2.0, 200.0, 5_000.0])
     with torch.enable_grad():
         leaf = x.clone().requires_grad_()
-        answer = answer_of(lambda _: function(leaf), x)
+        answer = answer_of(function, leaf)
         if not isinstance(answer, Tensor) or not answer.requires_grad:
             return "the answer has no gradient; was it detached, or made of Python numbers?"
         (gradient,) = torch.autograd.grad(answer.sum(), leaf)
@@ -126,30 +140,49 @@ def _square_shape(function: Function) -> str | None:
 def _square_similarity(function: Function) -> str | None:
     for D, seed in ((1, 3), (3, 4), (6, 5)):
         q, k = normal(5, D, seed=seed), normal(7, D, seed=seed + 10)
-        phi_q, phi_k = (call(function, x, finite=False) for x in (q, k))
-        got, s = phi_q @ phi_k.mT, q @ k.mT
-        wrong = differs(got, (1 + s) ** 2)  # a float32 √2 is good enough
+        phi_q = call(function, q, finite=False)
+        if phi_q.ndim != 2 or len(phi_q) != 5:
+            return f"x {list(q.shape)} gives {list(phi_q.shape)}, expected [5, C]"
+        phi_k = call(function, k, shape=(7, phi_q.shape[1]), finite=False)
+        got = phi_q.double() @ phi_k.double().mT
+        wrong = differs(got, (1 + q @ k.mT) ** 2)  # a float32 √2 is good enough
         if wrong:
-            return sentence(f"φ(q)·φ(k) for D = {D}", wrong, hint=_which_term(got.double(), s))
+            return sentence(f"φ(q)·φ(k) for D = {D}", wrong, hint=_which_term(got, q, k))
     return None
 
 
-def _which_term(got: Tensor, s: Tensor) -> str:
-    """Which of the three terms explains the difference."""
+def _which_term(got: Tensor, q: Tensor, k: Tensor) -> str:
+    """Which of the three terms explains the difference, or a wrong share of its mixed products."""
     if not bool(got.isfinite().all()):
-        return ""
-    terms = torch.stack([torch.ones_like(s), s, s * s], dim=-1).reshape(-1, 3)
-    factors = torch.linalg.lstsq(terms, got.reshape(-1, 1)).solution.flatten()
-    if not torch.allclose(terms @ factors, got.flatten(), atol=1e-5):
+        return "0/0, a root or a logarithm of a number below 0, or a number too large"
+    s, squares = q @ k.mT, q**2 @ k.mT**2  # the share of s² in which both factors have one place
+    if (found := _factors(got, torch.ones_like(s), s, s * s)) is not None:
+        a, b, c = found
+        return f"You have {a:g} + {b:g}s + {c:g}s², wanted is 1 + 2s + s²"
+    if (found := _factors(got, torch.ones_like(s), s, s * s, squares)) is None:
         return "It is no sum of 1, s and s²"
-    a, b, c = (round(float(x), 3) + 0.0 for x in factors)
-    return f"You have {a:g} + {b:g}s + {c:g}s², wanted is 1 + 2s + s²"
+    c = found[2]
+    if c == 0:
+        return "In s² the products of two different coordinates are missing"
+    return (
+        "In s² a product of two different coordinates has another weight than it should: either "
+        "both x_i x_j and x_j x_i, or one of them times √2"
+    )
+
+
+def _factors(got: Tensor, *terms: Tensor) -> list[float] | None:
+    """``got`` as a sum of the terms, or ``None`` if it is none."""
+    columns = torch.stack([term.flatten() for term in terms], -1)
+    factors = torch.linalg.lstsq(columns, got.reshape(-1, 1)).solution.flatten()
+    if not torch.allclose(columns @ factors, got.flatten(), atol=1e-5):
+        return None
+    return [round(float(x), 3) + 0.0 for x in factors]
 
 
 def _square_token(function: Function) -> str | None:
     x = normal(6, 4, seed=6)
-    alone = torch.stack([call(function, row[None])[0] for row in x])
-    wrong = differs(call(function, x, shape=alone.shape), alone, atol=1e-12)
+    alone = torch.cat([call(function, row[None], finite=False) for row in x])
+    wrong = differs(call(function, x, shape=alone.shape, finite=False), alone, atol=1e-12)
     return wrong and f"the features of a token depend on the other tokens: {wrong}"
 
 
@@ -171,6 +204,16 @@ def _register(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
         return q.new_zeros(len(q), v.shape[1])
     table = _phi(q) @ _phi(k[real]).mT
     return table @ v[real] / table.sum(-1, keepdim=True)
+
+
+def _with_maps(of_q: Function, of_k: Function) -> Function:
+    """The register with other maps."""
+
+    def read(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+        q, k = of_q(q), of_k(k[real])
+        return q @ (k.mT @ v[real]) / (q @ k.sum(0))[:, None]
+
+    return read
 
 
 def _zeroed(x: Tensor, real: Tensor) -> Tensor:
@@ -221,6 +264,37 @@ _registers = partial(
         "This is softmax attention; the map is elu + 1": (
             lambda q, k, v, real: (q @ k[real].mT).softmax(-1) @ v[real]
         ),
+        "This is the mean of the real values: q and k are not used": (
+            lambda q, k, v, real: v[real].mean(0).expand(len(q), -1)
+        ),
+        "Divided by the number of tokens; φ(q)·z is wanted": (
+            lambda q, k, v, real: _phi(q) @ (_phi(k[real]).mT @ v[real]) / real.sum()
+        ),
+        "Each query has a denominator of its own; here all have one": (
+            lambda q, k, v, real: (
+                _phi(q) @ (_phi(k[real]).mT @ v[real]) / (_phi(q) @ _phi(k[real]).sum(0)).sum()
+            )
+        ),
+        "The map is used for the queries only": _with_maps(_phi, lambda x: x),
+        "The map is used for the keys only": _with_maps(lambda x: x, _phi),
+        "The map is not used": _with_maps(lambda x: x, lambda x: x),
+        "The map is elu + 1; this is elu": _with_maps(functional.elu, functional.elu),
+        "The map is elu + 1; this is relu": _with_maps(torch.relu, torch.relu),
+        "The map is elu + 1; this is exp": _with_maps(torch.exp, torch.exp),
+        "The map is elu + 1; this is softplus": _with_maps(
+            functional.softplus, functional.softplus
+        ),
+        "There is no scale here: q and k go into the map as they are": (
+            lambda q, k, v, real: _register(q / q.shape[1] ** 0.5, k / q.shape[1] ** 0.5, v, real)
+        ),
+        "The denominator is φ(q)·z, feature by feature; here both are summed first": (
+            lambda q, k, v, real: (
+                _phi(q)
+                @ (_phi(k[real]).mT @ v[real])
+                / (_phi(q).sum(1, keepdim=True) * _phi(k[real]).sum())
+            )
+        ),
+        "The map is used twice": _with_maps(lambda x: _phi(_phi(x)), lambda x: _phi(_phi(x))),
     },
 )
 
@@ -235,7 +309,7 @@ def _no_table(function: Function) -> str | None:
         )
     if work.bytes >= 3 * T * S:
         return sentence(
-            f"T = {T}, S = {S}: arrays or lists take {work.bytes:,} bytes, as a table does",
+            f"T = {T}, S = {S}: arrays or lists take over {3 * T * S:,} bytes, as a table does",
             hint=hint,
         )
     return None
@@ -253,6 +327,14 @@ READ_REGISTER = Exercise(
                 )
                 for sizes in ((5, 7, 3, 2), (7, 4, 2, 6), (1, 1, 4, 1))
             )
+        ),
+        "small sums": _registers(
+            case(
+                *(x - 6 * (i < 2) for i, x in enumerate(_drawn(4, 3, 2, 5, seed=80))),
+                _all_real(3),
+                name="φ(q)·z is about 0.00001",
+            ),
+            hint="Nothing may be added to the denominator, and no least value set for it",
         ),
         "an average": _registers(
             case(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from course.checks import Exercise
-from course.checks.answers import Function, call, call_parts, differs
+from course.checks.answers import Function, call, call_parts, differs, two_numbers
 from course.checks.properties import (
     WATCHED,
     Case,
@@ -63,6 +64,61 @@ _steps = partial(
         ),
         "The new state is computed, and the old one returned": (
             lambda S, z, q, k, v: (_step(S, z, q, k, v)[0], S, z)
+        ),
+        "S is written and the old z returned": (
+            lambda S, z, q, k, v: (*_step(S, z, q, k, v)[:2], z)
+        ),
+        "z is written and the old S returned": (
+            lambda S, z, q, k, v: (_step(S, z, q, k, v)[0], S, _step(S, z, q, k, v)[2])
+        ),
+        "The value itself is returned: that is right for the first token only": (
+            lambda S, z, q, k, v: (v, *_step(S, z, q, k, v)[1:])
+        ),
+        "The state begins anew with each token: add to the old S and z": (
+            lambda S, z, q, k, v: (v, torch.outer(k, v), k)
+        ),
+        "z grows by k, not by q": (
+            lambda S, z, q, k, v: (
+                _read(S + torch.outer(k, v), z + q, q),
+                S + torch.outer(k, v),
+                z + q,
+            )
+        ),
+        "z grows by k, not by 1": (
+            lambda S, z, q, k, v: (
+                _read(S + torch.outer(k, v), z + 1, q),
+                S + torch.outer(k, v),
+                z + 1,
+            )
+        ),
+        "S is kept divided, row by row, by z: it stays a sum": (
+            lambda S, z, q, k, v: (
+                _step(S, z, q, k, v)[0],
+                _step(S, z, q, k, v)[1] / (z + k)[:, None],
+                z + k,
+            )
+        ),
+        "Divided by the sum of z; q·z is wanted": (
+            lambda S, z, q, k, v: (
+                q @ _step(S, z, q, k, v)[1] / (z + k).sum(),
+                *_step(S, z, q, k, v)[1:],
+            )
+        ),
+        "Divided by the sum of q; q·z is wanted": (
+            lambda S, z, q, k, v: (
+                q @ _step(S, z, q, k, v)[1] / q.sum(),
+                *_step(S, z, q, k, v)[1:],
+            )
+        ),
+        "This corrects what the key reads (the delta rule); here the product is only added": (
+            lambda S, z, q, k, v: _step(S, z, q, k, v - k @ S)
+        ),
+        "What is kept is divided already: S and z stay sums, and only o is divided": (
+            lambda S, z, q, k, v: (
+                _step(S, z, q, k, v)[0],
+                _step(S, z, q, k, v)[1] / (q @ (z + k)),
+                z + k,
+            )
         ),
         "z is not written: it grows by k": (
             lambda S, z, q, k, v: (_read(S + torch.outer(k, v), z, q), S + torch.outer(k, v), z)
@@ -125,6 +181,44 @@ def _early(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
     return weights @ V / weights.sum(1, keepdim=True)
 
 
+def _by_chunks(
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    size: int,
+    carry_S: bool = True,
+    carry_z: bool = True,
+    replace: bool = False,
+    whole_only: bool = False,
+    triangle: Callable[[Tensor], Tensor] = torch.tril,
+) -> Tensor:
+    """As it should be, less what the arguments spoil."""
+    S, z, out = V.new_zeros(K.shape[1], V.shape[1]), V.new_zeros(K.shape[1]), torch.zeros_like(V)
+    for a in range(0, len(Q) - len(Q) % size if whole_only else len(Q), size):
+        rows = slice(a, a + size)
+        weights = triangle(Q[rows] @ K[rows].T)
+        out[rows] = (Q[rows] @ S + weights @ V[rows]) / (Q[rows] @ z + weights.sum(1))[:, None]
+        S = (0 if replace else S) + carry_S * K[rows].T @ V[rows]
+        z = (0 if replace else z) + carry_z * K[rows].sum(0)
+    return out
+
+
+def _only_before(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
+    place = torch.arange(len(Q)) // size
+    weights = (Q @ K.T) * (place[:, None] > place)
+    return weights @ V / weights.sum(1, keepdim=True)
+
+
+def _divided_apart(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
+    place = torch.arange(len(Q)) // size
+    weights, same = (Q @ K.T).tril(), place[:, None] == place
+    here, before = (
+        (part @ V / part.sum(1, keepdim=True)).nan_to_num(0.0)
+        for part in (weights * same, weights * ~same)
+    )
+    return here + before
+
+
 def _open_chunks(Q: Tensor, K: Tensor, V: Tensor, size: int) -> Tensor:
     place = torch.arange(len(Q))
     weights = (Q @ K.T) * (place // size <= place[:, None] // size)
@@ -145,6 +239,42 @@ _chunks = partial(
         "This is not divided by Q·z": lambda Q, K, V, size: (Q @ K.T).tril() @ V,
         "Inside a chunk a token sees the tokens after it: (q @ k.T).tril()": _open_chunks,
         "The state before a chunk holds the chunk itself: read it first, then write": _early,
+        "z is not carried from chunk to chunk, only S is": partial(_by_chunks, carry_z=False),
+        "S is not carried from chunk to chunk, only z is": partial(_by_chunks, carry_S=False),
+        "Nothing is carried from chunk to chunk": (
+            partial(_by_chunks, carry_z=False, carry_S=False)
+        ),
+        "The state is replaced by that of the last chunk: add to it": (
+            partial(_by_chunks, replace=True)
+        ),
+        "The tokens of a short last chunk are missing": partial(_by_chunks, whole_only=True),
+        "The past and the chunk are each divided, and then added: add first, then divide once": (
+            _divided_apart
+        ),
+        "The tokens of the chunk itself are missing: only the state before it is read": (
+            _only_before
+        ),
+        "The triangle is the wrong one: tril, not triu": (
+            lambda Q, K, V, size: _by_chunks(Q, K, V, size, triangle=torch.triu)
+        ),
+        "Inside a chunk there is a softmax: the weights are Q·K as they are": (
+            lambda Q, K, V, size: _by_chunks(Q, K, V, size, triangle=lambda w: w.tril().softmax(-1))
+        ),
+        "All rows are one too late or too early": lambda Q, K, V, size: _table(Q, K, V).roll(1, 0),
+        "This is the mean of the values so far: Q and K are not used": (
+            lambda Q, K, V, size: V.cumsum(0) / torch.arange(1, len(V) + 1)[:, None]
+        ),
+        "The future is not masked at all": (
+            lambda Q, K, V, size: Q @ (K.T @ V) / (Q @ K.sum(0))[:, None]
+        ),
+        "This is softmax attention; the features are there already, and only divided": (
+            lambda Q, K, V, size: (
+                (Q @ K.T)
+                .masked_fill(torch.ones(len(Q), len(Q)).triu(1).bool(), -torch.inf)
+                .softmax(1)
+                @ V
+            )
+        ),
         "A token does not see itself": (
             lambda Q, K, V, size: (Q @ K.T).tril(-1) @ V / (Q @ K.T).tril(-1).sum(1, keepdim=True)
         ),
@@ -158,7 +288,7 @@ def _no_table(function: Function) -> str | None:
     if work.entries >= T * T // 8:
         made = f"a tensor of {work.entries:,} numbers"
     elif work.bytes >= 3 * T * T:
-        made = f"arrays or lists of {work.bytes:,} bytes"
+        made = f"arrays or lists of more than {3 * T * T:,} bytes"
     else:
         return _size_counts(function)
     return f"makes {made} for T = {T}: that is of size T×T, and chunks of {size} need none"
@@ -203,7 +333,7 @@ CHUNK_FORM = Exercise(
 
 
 def _other(function: Function, K: Tensor, V: Tensor) -> Tensor:
-    return call(function, K, V, shape=V.shape)
+    return call(function, K, V, shape=V.shape, finite=False)
 
 
 def _pasts() -> list[tuple[Tensor, Tensor, str]]:
@@ -218,8 +348,20 @@ def _same_state(function: Function) -> str | None:
         other = _other(function, K, V)
         wrong = _state_differs(K, other, V)
         if wrong:
-            return sentence(name, wrong, hint="Move V along the null space of Kᵀ")
+            return sentence(name, wrong, hint=_why_moved(K, other, V))
     return None
+
+
+def _why_moved(K: Tensor, other: Tensor, V: Tensor) -> str:
+    if not bool(other.isfinite().all()):
+        return "0/0: a direction of length 0 was divided by its length"
+    change = other.double() - V
+    seen = torch.linalg.lstsq(K, change).solution  # the part of the change that K sees
+    if not differs(K @ seen, change):
+        return "V was moved in the directions that S does see; take the others"
+    if bool(other.any()) and not differs(K.T @ change, -(K.T @ V)):
+        return "These values alone are what S cannot see; add them to V"
+    return "Move V along the null space of Kᵀ"
 
 
 def _state_differs(K: Tensor, other: Tensor, V: Tensor) -> str | None:
@@ -234,7 +376,8 @@ def _too_little(other: Tensor, V: Tensor) -> str | None:
     if bool((moved >= 1 - rounding).all()):
         return None
     column = int(moved.argmin())
-    return f"column {column} has moved by {moved[column].item():.2g}, expected 1 or more"
+    mine, least = two_numbers(moved[column].item(), 1.0)
+    return f"column {column} has moved by {mine}, expected {least} or more"
 
 
 def _other_values(function: Function) -> str | None:

@@ -143,7 +143,10 @@ _counted = partial(
     probes=[*_DECAYS, *_NEVER],
     mistakes={
         "The new number is written last, so it fades the newest old one too: that weighs decay¹": (
-            lambda decay: _old_writes(decay, first=0, strict=False)
+            lambda decay: _old_writes(decay, first=0)
+        ),
+        "The old number that was written last has faded once, not twice": (
+            lambda decay: _old_writes(decay, first=2)
         ),
         "As much is not more": lambda decay: _old_writes(decay, strict=False),
         "The new write counts too": _delayed,
@@ -207,6 +210,13 @@ def _drawn(T: int, D: int, size: int, seed: int, name: str = "") -> Case:
     return case(K, normal(T, 3, seed=seed + 1), size, name=name)
 
 
+def _last_chunk(K: Tensor, V: Tensor, size: int) -> Tensor:
+    S = V.new_zeros(K.shape[1], V.shape[1])
+    for k, v in zip(K.split(size), V.split(size), strict=True):
+        S = _loop(k, v - k @ S)
+    return S
+
+
 _TWICE = torch.eye(4, dtype=torch.float64)[[0, 1, 0]]
 _APARTS = torch.eye(6, dtype=torch.float64)[[3, 0, 5, 1]]
 
@@ -230,6 +240,25 @@ _states = partial(
         ),
         "The state before the chunk is not read: V − K S": _unread,
         "This adds and never corrects": lambda K, V, size: K.T @ V,
+        "The rows of a short last chunk are missing": (
+            lambda K, V, size: _loop(K[: len(K) - len(K) % size], V[: len(K) - len(K) % size])
+        ),
+        "The state is replaced by what the last chunk writes: add to it": _last_chunk,
+        "The rows are written from the last to the first": (
+            lambda K, V, size: _loop(K.flip(0), V.flip(0))
+        ),
+        "This is least squares over all rows: the delta rule is not, a row sees those before it": (
+            lambda K, V, size: torch.linalg.pinv(K) @ V
+        ),
+        "The sign in the system is wrong: I + tril(K Kᵀ, −1)": (
+            lambda K, V, size: _chunks(K, V, size, lambda G: _one(G) - G.tril(-1))
+        ),
+        "The system is multiplied; it must be solved": (
+            lambda K, V, size: _chunks(K, V, size, lambda G: torch.linalg.inv(_one(G) + G.tril(-1)))
+        ),
+        "Only the first step of the inverse is taken, I − tril(K Kᵀ, −1)": (
+            lambda K, V, size: _chunks(K, V, size, lambda G: torch.linalg.inv(_one(G) - G.tril(-1)))
+        ),
     },
 )
 

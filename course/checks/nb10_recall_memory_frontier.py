@@ -294,8 +294,11 @@ _mistaken = partial(
     _first_mistake,
     probes=[*_MANY, _PERPENDICULAR, _ONE_LABEL],
     mistakes={
+        "This is 0 for all keys: is there a return inside the loop, where an answer is wrong?": (
+            lambda *a: 0
+        ),
         "This is the number of the pair, counted from 0; the pairs in the state are one more": (
-            lambda *a: _first_mistake(*a) - 1
+            lambda *a: max(0, _first_mistake(*a) - 1)
         ),
         "Only the newest pair is asked; ask all that were written": (
             lambda *a: _first_mistake(*a, newest_only=True)

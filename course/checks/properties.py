@@ -15,6 +15,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -129,9 +130,11 @@ def agrees(
             wrong = compare(got, expected, one, False, atol)
             if wrong:
                 cause = _first_known(mistakes, lambda mistake: is_(mistake, function))
-                if not cause and atol and not compare(got, expected, one, False, _ROUNDING):
-                    cause = "The difference is rounding: something on the way is float32"
-                return sentence(one.name, rule, wrong, hint=cause or hint)
+                if not cause and atol:
+                    cause = _rounding(partial(compare, got, expected, one, False))
+                return sentence(
+                    one.name, rule, wrong, hint=cause or _narrow(got) or hint or _of_nan(wrong)
+                )
             if dtype and got[0].dtype != expected[0].dtype:
                 return sentence(one.name, _other_dtype(got[0].dtype, expected[0].dtype))
         return None
@@ -139,7 +142,27 @@ def agrees(
     return test
 
 
-_ROUNDING = 3e-6  # what float32 makes of numbers of ordinary size
+def _rounding(compare: Callable[[float], str | None]) -> str:
+    """The sentence for an answer that is right up to the rounding of a narrower dtype."""
+    if not compare(3e-6):  # what float32 makes of numbers of ordinary size
+        return (
+            "The difference is rounding: something on the way is float32, or a small number added"
+        )
+    return ""
+
+
+def _narrow(got: Sequence[Tensor]) -> str:
+    """The sentence for an answer in half precision, which is nearly always the reason."""
+    if any(x.dtype == torch.float16 for x in got):
+        return "The answer is float16, which has three digits and ends at 65,504"
+    if any(x.dtype == torch.bfloat16 for x in got):
+        return "The answer is bfloat16, which has two to three digits"
+    return ""
+
+
+def _of_nan(wrong: str) -> str:
+    """Where NaN comes from, if nothing more is known."""
+    return "0/0, ∞ − ∞ and the logarithm of a number below 0 are NaN" if "got nan" in wrong else ""
 
 
 def alike(
@@ -194,19 +217,18 @@ def counts(
 
 def no_future(x: Tensor, *rest: Any, at: int) -> Test:
     """Row t of the answer depends on rows 0 … t of ``x`` alone."""
-    return lambda function: sees_future(lambda y: function(y, *rest), x, at=at)
+    return lambda function: sees_future(function, x, *rest, at=at)
 
 
-def sees_future(
-    function: Callable[[Tensor], Any], x: Tensor, *, at: int, axis: int = -2
-) -> str | None:
+def sees_future(function: Function, x: Tensor, *rest: Any, at: int, axis: int = -2) -> str | None:
     """Whether changing ``x`` at place ``at`` of ``axis`` changes the answer at an earlier place.
 
-    The answer must have the same axis. Returns the sentence for the student, or ``None``.
+    ``rest`` are the function's other arguments, which stay. The answer must have the same axis.
+    Returns the sentence for the student, or ``None``.
     """
     changed = x.clone()
     changed.select(axis, at).add_(3.0)
-    before, after = call(function, x, finite=False), call(function, changed, finite=False)
+    before, after = (call(function, y, *rest, finite=False) for y in (x, changed))
     if before.shape != after.shape or before.shape[axis] != x.shape[axis]:
         raise Wrong(f"returns shape {list(before.shape)} for x {list(x.shape)}: a row is missing")
     early = (before.narrow(axis, 0, at) - after.narrow(axis, 0, at)).abs()

@@ -47,6 +47,28 @@ def _in_place(model, x):
     return furthest
 
 
+def _first_coordinate(model, x):
+    """Changes all of a word, and looks at one number of the outputs."""
+    return _ahead()(lambda words: model(words)[:, :1], x)
+
+
+def _first_leak(model, x):
+    before = model(x)
+    for j in range(len(x)):
+        changed = x.clone()
+        changed[j] = torch.randn_like(x[j])
+        for t in range(j):
+            if (model(changed) - before)[t].abs().max() > 1e-9:
+                return j - t
+    return 0
+
+
+def _largest_of_all(scores, mask):
+    """The maximum of hidden scores, too, is taken off."""
+    e = (scores - scores.amax(-1, keepdim=True)).exp() * mask
+    return e / e.sum(-1, keepdim=True).clamp(min=1e-300)
+
+
 def _finite_constant(scores, mask):
     return scores.masked_fill(~mask, -1e5).softmax(-1)
 
@@ -118,6 +140,9 @@ MUTANTS = {
         "coarse": _ahead(visible=0.1),
         "counts rows": _counts_rows,
         "changes all words": _changes_all_words,
+        "one coordinate": _first_coordinate,
+        "makes the word zero": _ahead(change=torch.zeros_like),
+        "the first leak": _first_leak,
         "in place": _in_place,
         "one too far": lambda model, x: _ahead()(model, x) + 1,
         "whether, not how far": lambda model, x: int(_ahead()(model, x) > 0),
@@ -133,6 +158,16 @@ MUTANTS = {
         "wrong axis": _wrong_axis,
         "maximum not taken off": _no_maximum,
         "mask inverted": _inverted,
+        "1e-9 in the denominator": lambda scores, mask: (
+            (e := scores.exp() * mask) / (e.sum(-1, keepdim=True) + 1e-9)
+        ),
+        "the largest of all taken off": _largest_of_all,
+        "infinity times 0": lambda scores, mask: (scores - torch.inf * ~mask).softmax(-1),
+        "logarithms": lambda *a: _minus_infinity_only(*a).log(),
+        "all rows together": lambda scores, mask: (
+            scores.masked_fill(~mask, -torch.inf).flatten().softmax(0).view(*scores.shape)
+        ),
+        "in float16": lambda scores, mask: _minus_infinity_only(scores.half(), mask),
         "finite constant, masked again": _finite_then_masked,
         "−1e9, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e9),
         "−1e30, masked again": lambda *a: _finite_then_masked(*a, hidden=-1e30),
@@ -150,6 +185,15 @@ MUTANTS = {
         "a score of 5": lambda T: (_fading(T), _previous(T, 5.0)),
         "copies itself": lambda T: (_fading(T), _previous(T, back=0)),
         "the word after": lambda T: (_fading(T), _previous(T, back=-1)),
+        "1e-9 in the logarithm": lambda T: (
+            (0.5 ** torch.arange(T).flip(0).double() + 1e-9).log().expand(T, T),
+            _previous(T),
+        ),
+        "powers of whole numbers": lambda T: (
+            (2 ** torch.arange(T)).log().expand(T, T),
+            _previous(T),
+        ),
+        "a score of 10": lambda T: (_fading(T), _previous(T, 10.0)),
         "two back": lambda T: (_fading(T), _previous(T, back=2)),
         "row 1 is empty": _nothing_for_row_1,
         "one answer": lambda T: _fading(T),

@@ -183,6 +183,16 @@ MUTANTS = {
         "table in float32 and NumPy": lambda *a: _table_in_numpy(*a, dtype=np.float32),
         "table in lists": _table_in_lists,
         "softmax": _softmax,
+        "a least denominator": lambda q, k, v, real: (
+            q.new_zeros(len(q), v.shape[1])
+            if not real.any()
+            else _read(q, k, v, real, divide=False)
+            / (_stable(q) @ _stable(k[real]).sum(0)).clamp(min=1)[:, None]
+        ),
+        "1e-6 in the denominator": lambda q, k, v, real: (
+            _read(q, k, v, real, divide=False)
+            / ((_stable(q) @ _stable(k[real]).sum(0)) + 1e-6)[:, None]
+        ),
         "one answer for all queries": _summed_over_queries,
     },
 }

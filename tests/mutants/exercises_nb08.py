@@ -27,6 +27,11 @@ def _three(a, b, r, *, left=True, right=True, both=False, round_rest=True, full=
     return answer + c @ d if both else answer
 
 
+def _one_full_in_numpy(a, b, r):
+    A, B, c, d = (x.numpy() for x in (r(a), r(b), r(a - r(a)), r(b - r(b))))
+    return (A + c) @ B + A @ d
+
+
 def _three_in_place(a, b, r):
     answer = _three(a, b, r)
     a -= r(a)
@@ -146,6 +151,7 @@ MUTANTS = {
         "rests subtracted": lambda a, b, r: _three(a, b, r, sign=-1),
         "mixed ones missing": lambda a, b, r: _three(a, b, r, left=False, right=False, both=True),
         "one factor not rounded": lambda a, b, r: (r(a) + r(a - r(a))) @ r(b) + r(a) @ r(b - r(b)),
+        "one factor not rounded, in NumPy": _one_full_in_numpy,
         "rounded at the end": lambda a, b, r: r(_three(a, b, r)),
         "one factor rounded": lambda a, b, r: r(a) @ b,
         "transposed": lambda a, b, r: _three(a, b, r).T,
