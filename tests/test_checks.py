@@ -236,7 +236,7 @@ def test_infinities_agree_and_nan_agrees_with_nothing():
 
 def test_an_error_of_the_check_is_not_the_students():
     broken = Exercise("broken", {"works": lambda function: 1 / 0})
-    message = run_check(broken, BY_HAND["rope"]["loop"]).message
+    message = run_check(broken, BY_HAND["attend"]["loop"]).message
     assert message.startswith("the check itself stops with ZeroDivisionError")
 
 
