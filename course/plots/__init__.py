@@ -21,6 +21,7 @@ from course.plots.mechanisms import (
     targets_and_mask,
     who_reaches_whom,
 )
+from course.plots.nb03_scale_and_position import clocks, penalised_row, sharpening, turning
 from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import roofline, tiles, traffic
@@ -79,6 +80,7 @@ __all__ = [
     "Picture",
     "as_array",
     "bars",
+    "clocks",
     "clouds",
     "colour_map",
     "correction",
@@ -100,6 +102,7 @@ __all__ = [
     "number",
     "one_line",
     "panels",
+    "penalised_row",
     "png",
     "query_key_value",
     "ratios",
@@ -108,6 +111,7 @@ __all__ = [
     "recall_task",
     "residual_stream",
     "roofline",
+    "sharpening",
     "sheets",
     "short",
     "signed_norm",
@@ -116,6 +120,7 @@ __all__ = [
     "targets_and_mask",
     "tiles",
     "traffic",
+    "turning",
     "two_layer_lookup",
     "two_pasts",
     "what_is_carried",
