@@ -28,7 +28,6 @@ class Standard:
 STANDARDS = {
     "00_start_here": Standard(wide=0, booleans=0, brought_up=False),
     "02_query_key_value": Standard(wide=2, booleans=17, brought_up=False),
-    "03_scale_and_position": Standard(wide=3, booleans=19, brought_up=False),
     "04_the_block": Standard(wide=2, booleans=15, brought_up=False),
     "05_what_it_costs": Standard(wide=2, booleans=9, brought_up=False),
     "06_kernel_factorisation": Standard(wide=3, booleans=36, brought_up=False),
