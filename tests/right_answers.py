@@ -274,69 +274,99 @@ def _heads_einsum(x, W_q, W_k, W_v, W_o, H):
 # Notebook 03
 
 
-def _tokens_in_a_loop(scores):
-    out = []
-    for row in scores.tolist():
-        top = max(row)
-        e = [math.exp(x - top) for x in row]
-        out.append(math.exp(-sum(w / sum(e) * math.log(w / sum(e)) for w in e if w)))
-    return np.array(out)
+def _sharpen_in_a_loop(scores, tokens):
+    """Newton's method: the entropy's derivative with respect to ln c is −c² times a variance."""
+    row, c = scores.double().tolist(), 1.0 / float(scores.double().std())
+    for _ in range(200):
+        e = [math.exp(c * (x - max(row))) for x in row]
+        w = [x / sum(e) for x in e]
+        mean = sum(a * x for a, x in zip(w, row, strict=True))
+        variance = sum(a * (x - mean) ** 2 for a, x in zip(w, row, strict=True))
+        entropy = -sum(a * math.log(a) for a in w if a)
+        step = (entropy - math.log(tokens)) / (c * c * variance + 1e-12)
+        c *= math.exp(max(-0.3, min(0.3, step)))
+    return torch.tensor([c * x for x in row], dtype=torch.float64)
 
 
-def _tokens_einsum(scores):
-    w = scores.softmax(-1)
-    return torch.exp(-torch.einsum("ts,ts->t", w, w.clamp_min(1e-300).log()))
+def _sharpen_numpy(scores, tokens):
+    s = scores.numpy().astype(float)
+    s = (s - s.max()) / s.std()  # a shift changes no weight
+    low, high = 0.0, 1e3
+    while high - low > 1e-9:
+        c = (low + high) / 2
+        w = np.exp(c * s) / np.exp(c * s).sum()
+        count = np.exp(-(w[w > 0] * np.log(w[w > 0])).sum())
+        low, high = (c, high) if count > tokens else (low, c)
+    return c * s
 
 
-def _rope_in_a_loop(x, places):
-    out = x.clone()
-    for t in range(x.shape[0]):
-        for j in range(0, x.shape[1], 2):
-            angle = int(places[t]) * 10_000 ** (-j / x.shape[1])
-            a, b = x[t, j], x[t, j + 1]
-            out[t, j] = a * math.cos(angle) - b * math.sin(angle)
-            out[t, j + 1] = a * math.sin(angle) + b * math.cos(angle)
-    return out
+def _sharpen_on_a_grid(scores, tokens):
+    s = scores.double()
+    centre, width = -s.std().log(), 12.0
+    for _ in range(8):
+        factors = torch.linspace(-1, 1, 401, dtype=torch.float64).mul(width).add(centre).exp()
+        w = torch.einsum("c,s->cs", factors, s).softmax(-1)
+        best = (torch.special.entr(w).sum(-1).exp() - tokens).abs().argmin()
+        centre, width = factors[best].log(), width / 50
+    return factors[best] * s
 
 
-def _rope_complex(x, places):
-    D = x.shape[1]
-    z = x.numpy()[:, 0::2] + 1j * x.numpy()[:, 1::2]
-    z = z * np.exp(1j * places.numpy()[:, None] * 10_000.0 ** (-np.arange(0, D, 2) / D))
-    return np.stack([z.real, z.imag], -1).reshape(x.shape)
+def _shift_error_in_a_loop(rope):
+    x = torch.randn(2, 16, generator=torch.Generator().manual_seed(3))
+    largest = 0.0
+    for t, i in ((3, 0), (7, 5), (0, 11)):
+        scores = []
+        for s in (0, 1, 2, 50, 333, 700, 5001):
+            q, k = rope(x, torch.tensor([t + s, i + s]))
+            scores.append(float(q @ k))
+        largest = max(largest, max(scores) - min(scores))
+    return largest
 
 
-def _rope_einsum(x, places):
-    D = x.shape[1]
-    angles = places[:, None] * 10_000.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
-    turn = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1)
-    pairs = x.double().unflatten(1, (-1, 2))
-    return torch.einsum("tjab,tjb->tja", turn.unflatten(-1, (2, 2)), pairs).flatten(1)
+def _shift_error_numpy(rope):
+    generator = np.random.default_rng(0)
+    q, k = (torch.tensor(generator.normal(size=(6, 8))) for _ in range(2))
+    places = torch.arange(6)
+    near, far = (rope(q, places + s).numpy() @ rope(k, places + s).numpy().T for s in (0, 1_234))
+    return np.abs(near - far).max()
 
 
-def _alibi_in_a_loop(H, T):
-    return torch.tensor(
-        [
-            [
-                [-(2.0 ** (-8 * h / H)) * (t - i) if i <= t else -math.inf for i in range(T)]
-                for t in range(T)
-            ]
-            for h in range(1, H + 1)
-        ]
-    )
+def _shift_error_einsum(rope):
+    q, k = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    shifts = torch.tensor([0, 3, 777, 4_001])
+    turned = [torch.stack([rope(x, torch.arange(9) + s) for s in shifts]) for x in (q, k)]
+    scores = torch.einsum("std,sid->sti", *turned)
+    return (scores - scores[:1]).abs().max()
 
 
-def _alibi_numpy(H, T):
-    distance = np.subtract.outer(np.arange(T), np.arange(T)).astype(float)
-    bias = -np.multiply.outer(2.0 ** (-8 * np.arange(1, H + 1) / H), distance)
-    return np.where(distance < 0, -np.inf, bias)
+def _three_back_in_a_loop(E):
+    W_q, W_k = torch.zeros(E, E), torch.zeros(E, E)
+    for j in range(0, E, 2):
+        angle = 3 * 10_000 ** (-j / E)
+        W_q[j, j] = W_q[j + 1, j + 1] = 20.0
+        W_k[j, j] = W_k[j + 1, j + 1] = 20 * math.cos(angle)
+        W_k[j, j + 1], W_k[j + 1, j] = 20 * math.sin(angle), -20 * math.sin(angle)
+    return W_q, W_k
 
 
-def _alibi_einsum(H, T):
-    place = torch.arange(T, dtype=torch.float64)
-    slopes = 2.0 ** (-8 * torch.arange(1, H + 1, dtype=torch.float64) / H)
-    bias = torch.einsum("h,ts->hts", -slopes, place[:, None] - place)
-    return bias + torch.full((T, T), -torch.inf).triu(1)
+def _three_back_numpy(E):
+    """The map of the query is solved for: it turns every place three back."""
+    angles = np.arange(200)[:, None] * 10_000.0 ** (-np.arange(0, E, 2) / E)
+    P = np.stack([np.sin(angles), np.cos(angles)], -1).reshape(200, E)
+    W_q, *_ = np.linalg.lstsq(P[3:], P[:-3], rcond=None)
+    return 200 * W_q.T, np.eye(E)
+
+
+def _three_back_einsum(E):
+    angles = 1.5 * 10_000.0 ** (-torch.arange(0, E, 2, dtype=torch.float64) / E)
+    pick = torch.eye(E, dtype=torch.float64).unflatten(0, (-1, 2))  # [pair, 2, E]
+
+    def turned(angle):
+        c, s = angle.cos(), angle.sin()
+        turn = torch.stack([torch.stack([c, s], -1), torch.stack([-s, c], -1)], -2)
+        return torch.einsum("jae,jab,jbf->ef", pick, turn, pick)
+
+    return 150 * turned(-angles), turned(angles)
 
 
 # Notebook 04
@@ -952,9 +982,21 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "the key turned": _copy_by_turning_the_key,
     },
     "multi_head": {"loop": _heads_in_a_loop, "NumPy": _heads_numpy, "einsum": _heads_einsum},
-    "effective_tokens": {"loop": _tokens_in_a_loop, "einsum": _tokens_einsum},
-    "rope": {"loop": _rope_in_a_loop, "NumPy": _rope_complex, "einsum": _rope_einsum},
-    "alibi": {"loop": _alibi_in_a_loop, "NumPy": _alibi_numpy, "einsum": _alibi_einsum},
+    "sharpen": {
+        "loop": _sharpen_in_a_loop,
+        "NumPy": _sharpen_numpy,
+        "einsum": _sharpen_on_a_grid,
+    },
+    "shift_error": {
+        "loop": _shift_error_in_a_loop,
+        "NumPy": _shift_error_numpy,
+        "einsum": _shift_error_einsum,
+    },
+    "three_back": {
+        "loop": _three_back_in_a_loop,
+        "NumPy": _three_back_numpy,
+        "einsum": _three_back_einsum,
+    },
     "twin": {"loop": _twin_in_a_loop, "NumPy": _twin_numpy, "einsum": _twin_einsum},
     "diagnose": {"derivatives": _diagnose_by_derivatives, "NumPy": _diagnose_numpy},
     "write_fact": {

@@ -207,10 +207,6 @@ NAMED = {
         "table in NumPy": "arrays or lists of more than",
     },
     "another_past": {"too small": "has moved by 0.002", "C instead of the rank": "the rank of K"},
-    "largest_tile": {
-        "at least 16": "the answer is 0",
-        "numbers of the queries as bytes": "of the queries have itemsize bytes",
-    },
     "three_products": {
         "one factor not rounded": "a factor that is not rounded",
         "one factor not rounded, in NumPy": "a factor that is not rounded",
@@ -233,7 +229,7 @@ def test_the_bug_is_named(exercise, mutant):
 def test_no_two_numbers_in_a_sentence_look_alike():
     """Of every wrong answer: what it got is printed otherwise than what was expected."""
     for exercise, mutants in wrong_answers().items():
-        if exercise == "sum_features":
+        if exercise == "causal_attention":  # in the interpreter: too slow to ask again
             continue
         for mutant, function in mutants.items():
             said = str(run_check(exercise, function))
@@ -416,7 +412,7 @@ def test_infinities_agree_and_nan_agrees_with_nothing():
 
 def test_an_error_of_the_check_is_not_the_students():
     broken = Exercise("broken", {"works": lambda function: 1 / 0})
-    message = run_check(broken, BY_HAND["rope"]["loop"]).message
+    message = run_check(broken, BY_HAND["attend"]["loop"]).message
     assert message.startswith("the check itself stops with ZeroDivisionError")
 
 

@@ -1,272 +1,334 @@
-"""Checks for the exercises of notebook 03: effective tokens, RoPE, the bias of ALiBi."""
+"""Checks for the exercises of notebook 03: a number of tokens, a rotary trap, three words back."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from course.attention import attention_weights
 from course.checks import Exercise
-from course.checks.answers import Function, call
-from course.checks.properties import agrees, all_of, case, normal, shaped
-from course.positions import alibi_bias, apply_rope
+from course.checks.answers import Function, Wrong, answer_of, as_tensor, call_parts
+from course.checks.properties import agrees, case, normal, sentence, shaped
+from course.positions import apply_rope, sinusoids
 
-# effective_tokens(scores): scores [T, S], −inf = hidden → [T]
+# sharpen(scores, tokens): scores [S] times one factor, so that so many effective tokens are left
 
-
-def _entropy(scores: Tensor, axis: int = -1) -> Tensor:
-    return torch.special.entr(scores.softmax(axis)).sum(axis)
+Count = Callable[[Tensor], Tensor]  # weights [S] → how many they are worth
 
 
-def _effective(scores: Tensor) -> Tensor:
-    return _entropy(scores).exp()
+def _effective(w: Tensor) -> Tensor:
+    return torch.special.entr(w).sum().exp()
 
 
-def _some_hidden() -> Tensor:
-    scores = torch.zeros(3, 4, dtype=torch.float64)
-    scores[0, 1:] = scores[1, 2:] = -torch.inf
-    return scores
+def _factor(scores: Tensor, tokens: float, count: Count = _effective) -> float:
+    """By bisection of its logarithm: a larger factor leaves fewer tokens."""
+    low, high = -30.0, 30.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        w = (math.exp(middle) * scores.double()).softmax(0)
+        low, high = (middle, high) if count(w) > tokens else (low, middle)
+    return math.exp(low)
 
 
-_tokens = partial(
+def _sharpen(scores: Tensor, tokens: float, *, count: Count = _effective, sign: int = 1) -> Tensor:
+    return sign * _factor(sign * scores, tokens, count) * scores
+
+
+def _by_the_law(scores: Tensor, tokens: float) -> Tensor:
+    return math.sqrt(2 * math.log(len(scores) / tokens)) / scores.std() * scores
+
+
+def _centred(scores: Tensor, *_: object) -> Tensor:
+    return scores - scores.mean()
+
+
+_three = case(normal(10, seed=1), 3.0, name="3 tokens among 10")
+_half = case(normal(64, seed=2), 12.5, name="12.5 tokens among 64")
+_all = case(normal(6, seed=6), 5.9, name="5.9 tokens among 6")
+_sharper = partial(
     agrees,
-    _effective,
-    probes=[case(normal(6, 6, seed=2))],
+    _sharpen,
+    part=_centred,  # a number added to all scores changes no weight
+    atol=3e-3,
+    probes=[_three, _half],
     mistakes={
-        "This is the entropy; exp of it is the number of tokens": _entropy,
-        "The sign is wrong: the entropy is −Σ w log w": lambda scores: (-_entropy(scores)).exp(),
+        "Tokens are counted as 1/Σw² here; wanted is exp of the entropy": (
+            partial(_sharpen, count=lambda w: 1 / w.square().sum())
+        ),
+        "This makes the entropy as large as tokens; wanted is its exp": (
+            partial(_sharpen, count=lambda w: _effective(w).log())
+        ),
+        "This is 2 to the entropy in nats; wanted is exp of it": (
+            partial(_sharpen, count=lambda w: _effective(w) ** math.log(2))
+        ),
+        "The largest weight is 1/tokens here; wanted is exp of the entropy": (
+            partial(_sharpen, count=lambda w: 1 / w.max())
+        ),
         "The logarithm is to base 2, and exp is to base e": (
-            lambda scores: (_entropy(scores) / math.log(2)).exp()
+            partial(_sharpen, count=lambda w: _effective(w) ** (1 / math.log(2)))
         ),
-        "This is the mean over the tokens; the entropy is the sum": (
-            lambda scores: (_entropy(scores) / scores.shape[-1]).exp()
+        "The factor is negative: the order of the scores is turned round": (
+            partial(_sharpen, sign=-1)
         ),
-        "The sum runs over the queries; it belongs on the last axis": (
-            lambda scores: _entropy(scores, axis=0).exp()
+        "This is the factor of the law S·exp(−σ²/2), which holds for many keys and small σ only": (
+            _by_the_law
         ),
-        "This is 1 / Σ w², another count; wanted is exp of the entropy": (
-            lambda scores: 1 / scores.softmax(-1).square().sum(-1)
+        "This is the factor's inverse: a factor above 1 leaves fewer tokens": (
+            lambda scores, tokens: scores / _factor(scores, tokens)
         ),
+        "These are the weights; wanted are the scores, the softmax comes after": (
+            lambda scores, tokens: _sharpen(scores, tokens).softmax(0)
+        ),
+        "The scores came back as they were": lambda scores, tokens: scores.clone(),
     },
 )
 
-EFFECTIVE_TOKENS = Exercise(
-    "effective_tokens",
-    {
-        "shape": shaped(
-            _effective, *(case(normal(T, S, seed=1)) for T, S in ((4, 7), (1, 3), (5, 5)))
-        ),
-        "equal scores": _tokens(
-            *(
-                case(torch.full((2, S), 3.0, dtype=torch.float64), name=f"{S} equal scores")
-                for S in (5, 32)
-            ),
-            rule="they are worth as many tokens",
-            hint="exp of the entropy, with natural logarithms, summed over the last axis",
-        ),
-        "hidden tokens": _tokens(
-            case(_some_hidden()),
-            rule="rows that see 1, 2 and 4 tokens with equal scores",
-            hint="A weight of 0 has the term 0·log 0, which must count as 0 (torch.special.entr)",
-        ),
-        "values": _tokens(
-            *(
-                case(size * normal(6, 9, seed=seed), name=f"scores of deviation {size:g}")
-                for seed, size in ((2, 1.0), (3, 4.0))
+
+def _one_factor(function: Function) -> str | None:
+    """The answer is the scores times one factor, and perhaps a number added to all of them."""
+    for one in (_three, _half):
+        scores = one.arguments[0]
+        answer = as_tensor(answer_of(function, *one.arguments), shape=scores.shape).double()
+        kept, given = _centred(answer), _centred(scores)
+        factor = (kept @ given) / (given @ given)
+        if bool((kept - factor * given).abs().max() <= 3e-3):
+            continue
+        if float(answer.isinf().sum() + (answer < scores.min() - 50).sum()):
+            hint = (
+                "Nobody is to be hidden: three equal scores would be three tokens, but other ones"
             )
+        else:
+            hint = "Every score must be multiplied by the same number"
+        return sentence(one.name, "the answer is not the scores times one factor", hint=hint)
+    return None
+
+
+SHARPEN = Exercise(
+    "sharpen",
+    {
+        "shape": shaped(_sharpen, _three, case(normal(4, seed=3), 2.0)),
+        "one factor": _one_factor,
+        "three of ten": _sharper(_three, rule="the scores are not those with 3 effective tokens"),
+        "any number": _sharper(
+            _half,
+            _all,
+            case(normal(5, seed=4), 1.2, name="1.2 tokens among 5"),
+            rule="not the scores with so many effective tokens",
+            hint="More than the factor 10, or less than 1/10, may be needed",
         ),
-        "large scores": _tokens(
-            case(5_000 * normal(3, 6, seed=4)),
-            rule="of scores of ±5,000 one token is left",
-            hint="Leave exp to softmax",
+        "any size": _sharper(
+            case(1e4 * normal(10, seed=5), 3.0, name="scores of ±10,000"),
+            case(1e-4 * normal(10, seed=5), 3.0, name="scores of ±0.0001"),
+            rule="not the scores with 3 effective tokens",
+            hint="Where the factor is looked for must depend on the spread of the scores",
+        ),
+        "shifted": _sharper(
+            case(normal(10, seed=7) + 50, 3.0, name="scores around 50"),
+            rule="not the scores with 3 effective tokens",
+            hint="A number added to all scores changes no weight",
         ),
     },
 )
 
-# rope(x, places): x [T, D], places [T] → [T, D]; pairs (0, 1), (2, 3), …; base 10,000
+# shift_error(rope): the largest change of a score when query and key move by the same number
+
+Turn = Callable[[Tensor, Tensor], Tensor]  # x [T, D], places [T] → [T, D]
 
 
 def _rope(x: Tensor, places: Tensor) -> Tensor:
     return apply_rope(x[None, None], positions=places)[0, 0]
 
 
-def _rope_of_halves(x: Tensor, places: Tensor) -> Tensor:
+def _halves(x: Tensor, places: Tensor) -> Tensor:
+    """RoPE with other pairs: feature j with feature j + D/2."""
     pairs = x.unflatten(1, (2, -1)).mT.flatten(1)
     return _rope(pairs, places).unflatten(1, (-1, 2)).mT.flatten(1)
 
 
-def _one_frequency(x: Tensor, places: Tensor) -> Tensor:
-    return torch.cat([_rope(x[:, j : j + 2], places) for j in range(0, x.shape[1], 2)], 1)
+def _angles(x: Tensor, places: Tensor) -> Tensor:
+    D = x.shape[1]
+    return places.to(x.dtype)[:, None] * 10_000.0 ** (-torch.arange(0, D, 2, dtype=x.dtype) / D)
 
 
-_turns = partial(
-    agrees,
-    _rope,
-    probes=[case(normal(6, 8, seed=16), torch.arange(6) * 3 + 1)],
-    mistakes={
-        "The pairs turn the other way; counter-clockwise (1, 0) becomes (cos, sin)": (
-            lambda x, places: _rope(x, -places)
+def _mixed(x: Tensor, places: Tensor) -> Tensor:
+    """The pairs are neighbours, but the table of angles is laid out for halves."""
+    angles = _angles(x, places).repeat(1, 2)
+    beside = torch.stack([-x[:, 1::2], x[:, 0::2]], -1).flatten(1)
+    return x * angles.cos() + beside * angles.sin()
+
+
+def _rounded(x: Tensor, places: Tensor) -> Tensor:
+    """Places in bfloat16, which has not every whole number above 256."""
+    return _rope(x, places.bfloat16().to(torch.float64))
+
+
+def _growing(x: Tensor, places: Tensor) -> Tensor:
+    return _rope(x, places) * 1.01 ** places.to(x.dtype)[:, None].clamp(max=2_000)
+
+
+def _one_pair(x: Tensor, places: Tensor) -> Tensor:
+    """Only the last pair is wrong: what should turn is mirrored."""
+    turned = _rope(x, places)
+    angle = _angles(x, 300 * places)[:, -1]
+    a, b = x[:, -2], x[:, -1]
+    last = torch.stack([a * angle.cos() + b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
+    return torch.cat([turned[:, :-2], last], 1)
+
+
+def _added(x: Tensor, places: Tensor) -> Tensor:
+    angles = _angles(x, places)
+    return x + torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+#: Four programs for notebook 03: each says that it is RoPE.
+SUSPECTS: Mapping[str, Turn] = {"A": _rope, "B": _mixed, "C": _rounded, "D": _halves}
+
+_LIE, _HONEST = 0.01, 1e-3
+
+
+def _says(name: str, turn: Turn, *, lies: bool, hint: str) -> Callable[[Function], str | None]:
+    def test(function: Function) -> str | None:
+        answer = as_tensor(answer_of(function, turn), shape=())
+        error = float(answer)
+        if error != error:
+            raise Wrong("returns NaN, expected a number")
+        if lies and not error >= _LIE:
+            what = f"returns {error:.2g}, but its scores change when both move"
+        elif not lies and not abs(error) <= _HONEST:
+            what = f"returns {error:.2g}, but its scores depend on the distance alone: expected 0"
+        else:
+            return None
+        return sentence(name, what, hint=hint)
+
+    return test
+
+
+SHIFT_ERROR = Exercise(
+    "shift_error",
+    {
+        "RoPE": _says(
+            "RoPE as in the text",
+            _rope,
+            lies=False,
+            hint="Query and key must move by the same number; compare scores, not vectors",
         ),
-        "The pairs are neighbours, (0, 1), (2, 3), …, not halves": _rope_of_halves,
-        "Row t is turned by t; its place is places[t]": (
-            lambda x, places: _rope(x, torch.arange(len(x)))
+        "other pairs": _says(
+            "RoPE with the pairs (j, j + D/2)",
+            _halves,
+            lies=False,
+            hint="Other pairs are no fault: do not compare with a RoPE of your own",
         ),
-        "All pairs turn alike; pair j turns by place · 10000^(−2j/D)": _one_frequency,
-        "The places are off by one": lambda x, places: _rope(x, places + 1),
+        "added": _says(
+            "sinusoids, added",
+            _added,
+            lies=True,
+            hint="Compare one score at two places, with both moved by the same number",
+        ),
+        "lengths": _says(
+            "vectors that grow with the place",
+            _growing,
+            lies=True,
+            hint="Compare the numbers: a cosine does not see the lengths",
+        ),
+        "angles": _says(
+            "two features of a pair with two angles",
+            _mixed,
+            lies=True,
+            hint="Take query and key at different places, and more than two features",
+        ),
+        "every pair": _says(
+            "one wrong pair, the last",
+            _one_pair,
+            lies=True,
+            hint="Take vectors without zeros, so that every pair is asked",
+        ),
+        "far away": _says(
+            "places rounded to 8 bits (bfloat16)",
+            _rounded,
+            lies=True,
+            hint="It is right up to place 256: move further than that, with query and key apart",
+        ),
     },
 )
 
+# three_back(E): W_q and W_k [E, E] for a stream of sinusoids [T, E]; the head copies three back
 
-def _distance_alone(function: Function) -> str | None:
-    q, k = normal(1, 8, seed=14), normal(1, 8, seed=15)
+_BACK = 3
 
-    def score(t: int, i: int) -> Tensor:
-        turned = (call(function, x, torch.tensor([p]), shape=(1, 8)) for x, p in ((q, t), (k, i)))
-        return (next(turned).double() * next(turned).double()).sum()
 
-    near, far = score(9, 4), score(109, 104)
-    if abs(float(near - far)) <= 1e-5:
-        return None
-    return (
-        f"the score at places 109 and 104 is {far:.6g}, that at 9 and 4 {near:.6g}: it must be one"
+def _clock_map(E: int, steps: int) -> Tensor:
+    """R with R p_t = p_{t + steps}, for rows (sin, cos, sin, cos, …)."""
+    angles = steps * 10_000.0 ** (-torch.arange(0, E, 2, dtype=torch.float64) / E)
+    pairs = zip(angles.cos().tolist(), angles.sin().tolist(), strict=True)
+    return torch.block_diag(
+        *[torch.tensor([[c, s], [-s, c]], dtype=torch.float64) for c, s in pairs]
     )
 
 
-def _turning(D: int) -> Tensor:
-    return torch.tensor([1.0, 0.0], dtype=torch.float64).repeat(3, D // 2)
+def _three_back(E: int) -> tuple[Tensor, Tensor]:
+    return 100.0 * torch.eye(E, dtype=torch.float64), _clock_map(E, _BACK)
 
 
-ROPE = Exercise(
-    "rope",
+def _copied(function: Function, E: int, T: int) -> Tensor:
+    """The weights [T, T] of the head."""
+    P = sinusoids(T, E).double()
+    shapes = {"W_q": (E, E), "W_k": (E, E)}
+    maps = [W.double() for W in call_parts(function, E, shapes=shapes)]
+    for name, W in zip(shapes, maps, strict=True):
+        if not bool(W.isfinite().all()):
+            raise Wrong(f"{name}: holds NaN or infinity")
+    q, k = ((P @ W.T)[None, None] for W in maps)
+    return attention_weights(q, k, causal=True)[0, 0]
+
+
+_REASONS = {
+    0: "It copies its own token: nothing is turned, or both, or the wrong way round",
+    -1: "The largest weight is at no fixed distance: R p_t must be p_{t+3} in every pair",
+}
+
+
+def _copies(E: int, T: int, *, name: str = "") -> Callable[[Function], str | None]:
+    def test(function: Function) -> str | None:
+        w = _copied(function, E, T)
+        rows = torch.arange(T // 2 if T > 100 else _BACK, T)
+        right = w[rows, rows - _BACK]
+        if bool((right >= 0.99).all()):
+            return None
+        row = int(rows[int(right.argmin())])
+        back = rows - w[rows].argmax(-1)
+        usual = int(back.mode().values)
+        share = float((back == usual).double().mean())
+        if usual == _BACK and share > 0.9:
+            hint = "The largest weight is in the right column. Larger scores sharpen it"
+            if bool((back != _BACK).any()):
+                wrong = int(back[back != _BACK][0])
+                hint = f"It also copies {wrong} back: the fastest hand alone looks alike there"
+        elif share < 0.6:
+            hint = _REASONS[-1]
+        else:
+            hint = _REASONS.get(usual, f"It looks {usual} back, not {_BACK}")
+        least = float(right.min())
+        return sentence(
+            name or f"E = {E}, {T} places",
+            f"at place {row} the token three back gets {least:.3g}, expected 0.99 or more",
+            hint=hint,
+        )
+
+    return test
+
+
+THREE_BACK = Exercise(
+    "three_back",
     {
-        "shape": shaped(
-            _rope,
-            *(case(normal(T, D, seed=10), torch.arange(T)) for T, D in ((5, 8), (1, 2), (4, 4))),
-        ),
-        "place 0": _turns(
-            case(normal(3, 6, seed=11), torch.zeros(3, dtype=torch.int64)),
-            rule="at place 0 nothing turns",
-        ),
-        "length": _turns(
-            case(normal(6, 8, seed=12), torch.arange(6)),
-            part=lambda turned, *_: turned.norm(dim=-1),
-            rule="a rotation keeps the length of every row",
-            hint="One of the four signs is a minus, that of b·sin",
-        ),
-        "places": _turns(
-            case(normal(3, 2, seed=13), torch.tensor([7, 0, 2])),
-            rule="one pair at the places 7, 0, 2",
-        ),
-        "one pair": _turns(
-            case(_turning(2), torch.arange(3)),
-            rule="D = 2: (1, 0) at places 0, 1, 2 becomes (cos p, sin p)",
-            hint="The first pair turns by 1 radian a place",
-        ),
-        "distance": _distance_alone,
-        "values": _turns(
-            *(
-                case(normal(T, D, seed=16), torch.arange(T) * 3 + 1, name=f"T = {T}, D = {D}")
-                for T, D in ((6, 8), (4, 4))
-            ),
-            hint="Pairs are neighbours, (0, 1), (2, 3) …; pair j turns by place · 10000^(−2j/D)",
-        ),
+        "shapes": shaped(_three_back, case(16), case(2), names=("W_q", "W_k")),
+        "three back": _copies(32, 24),
+        "another width": _copies(16, 40),
+        "far": _copies(32, 512, name="places up to 511"),
     },
 )
 
-# alibi(H, T): H a power of two → [H, T, T], −inf where the future is
-
-
-def _alibi(H: int, T: int) -> Tensor:
-    return alibi_bias(H, T).double().masked_fill(_future(T), -torch.inf)
-
-
-def _future(T: int) -> Tensor:
-    return torch.ones(T, T, dtype=torch.bool).triu(1)
-
-
-def _bias(distance: Tensor, slopes: Tensor, future: Tensor) -> Tensor:
-    return (-slopes[:, None, None] * distance).masked_fill(future, -torch.inf)
-
-
-def _parts_of_alibi(H: int, T: int) -> tuple[Tensor, Tensor, Tensor]:
-    place = torch.arange(T, dtype=torch.float64)
-    h = torch.arange(1, H + 1, dtype=torch.float64)
-    return place[:, None] - place, 2.0 ** (-8 * h / H), _future(T)
-
-
-def _bent_alibi(*, sign: int = 1, power: int = 1, slopes: str = "") -> Function:
-    def bias(H: int, T: int) -> Tensor:
-        distance, m, future = _parts_of_alibi(H, T)
-        if slopes == "from h = 0":
-            m = m * 2 ** (8 / H)
-        elif slopes == "of 8 heads":
-            m = 0.5 ** torch.arange(1, H + 1, dtype=torch.float64)
-        return _bias(sign * distance**power, m, future)
-
-    return bias
-
-
-_biases = partial(
-    agrees,
-    _alibi,
-    probes=[case(4, 7)],
-    mistakes={
-        "The farther key must get the lower score: the bias is −slope · distance": (
-            _bent_alibi(sign=-1)
-        ),
-        "The penalty grows with the square of the distance; it is proportional to it": (
-            _bent_alibi(power=2)
-        ),
-        "The slopes begin at h = 0; h goes from 1 to H": _bent_alibi(slopes="from h = 0"),
-        "These are the slopes of 8 heads; with H heads they are 2^(−8h/H)": (
-            _bent_alibi(slopes="of 8 heads")
-        ),
-        "Row and column are exchanged: the future is the column greater than the row": (
-            lambda H, T: _alibi(H, T).mT
-        ),
-    },
-)
-
-ALIBI = Exercise(
-    "alibi",
-    {
-        "shape": shaped(_alibi, case(4, 6), case(1, 3), case(8, 1)),
-        "future": all_of(
-            _biases(
-                case(2, 5),
-                part=lambda bias, H, T: bias.masked_fill(~_future(T), 0.0),
-                rule="the future (column greater than row) must be −inf in every head",
-            ),
-            _biases(
-                case(2, 5),
-                part=lambda bias, H, T: (bias.tril() == -torch.inf).double(),
-                rule="−inf where a look is allowed (1 = −inf)",
-                hint="A token sees itself and what came before",
-            ),
-        ),
-        "itself": _biases(
-            case(4, 5),
-            part=lambda bias, H, T: bias.diagonal(dim1=1, dim2=2),
-            rule="at distance 0 there is no penalty",
-        ),
-        "sign": _biases(
-            case(2, 4),
-            part=lambda bias, H, T: (bias[:, 3, 0] < bias[:, 3, 2]).double(),
-            rule="the farther key must get the lower score (1 = lower)",
-        ),
-        "slopes": _biases(
-            *(case(H, 3, name=f"H = {H}") for H in (8, 4, 1)),
-            part=lambda bias, H, T: -bias[:, 1, 0],
-            rule="the slopes, which are the penalties at distance 1, must be 2^(−8h/H)",
-            hint="h = 1 … H",
-        ),
-        "values": _biases(
-            *(case(H, T, name=f"H = {H}, T = {T}") for H, T in ((4, 7), (2, 4), (16, 5))),
-            hint="The penalty grows in proportion to the distance",
-        ),
-    },
-)
-
-EXERCISES = (EFFECTIVE_TOKENS, ROPE, ALIBI)
+EXERCISES = (SHARPEN, SHIFT_ERROR, THREE_BACK)

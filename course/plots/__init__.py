@@ -30,6 +30,7 @@ from course.plots.nb02_query_key_value import (
     two_factors,
     unit,
 )
+from course.plots.nb03_scale_and_position import clocks, penalised_row, sharpening, turning
 from course.plots.nb04_the_block import (
     feed_forward_store,
     heads_through_output,
@@ -114,6 +115,7 @@ __all__ = [
     "cache_step",
     "circuits",
     "clear_of_ticks",
+    "clocks",
     "clouds",
     "colour_map",
     "conflict",
@@ -145,6 +147,7 @@ __all__ = [
     "one_line",
     "one_reading",
     "panels",
+    "penalised_row",
     "png",
     "pre_and_post",
     "query_key_value",
@@ -155,6 +158,7 @@ __all__ = [
     "residual_stream",
     "roofline",
     "row_in_tiles",
+    "sharpening",
     "sheets",
     "short",
     "signed_norm",
@@ -163,6 +167,7 @@ __all__ = [
     "targets_and_mask",
     "tiles",
     "traffic",
+    "turning",
     "two_factors",
     "two_layer_lookup",
     "two_pasts",

@@ -5,119 +5,165 @@ import math
 import torch
 
 
-def _entropy(scores, *, log=torch.log, axis=-1, reduce=torch.sum):
-    w = scores.softmax(axis)
-    return -reduce(torch.where(w > 0, w * log(w.clamp(min=1e-300)), torch.zeros_like(w)), axis)
+def _effective(w):
+    return torch.special.entr(w).sum().exp()
 
 
-def _without_softmax(scores):
-    w = scores.exp() / scores.exp().sum(-1, keepdim=True)
-    return torch.special.entr(w).sum(-1).exp()
+def _sharpen(scores, tokens, count=_effective, sign=1, low=-30.0, high=30.0, steps=80):
+    """The right answer, less what the arguments spoil."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        wide = count((math.exp(middle) * sign * scores).softmax(0)) > tokens
+        low, high = (middle, high) if wide else (low, middle)
+    return sign * math.exp(low) * scores
 
 
-def _participation(scores):
-    return 1 / scores.softmax(-1).square().sum(-1)
+def _by_the_law(scores, tokens):
+    return math.sqrt(2 * math.log(len(scores) / tokens)) / scores.std() * scores
 
 
-def _zero_times_log(scores):
-    w = scores.softmax(-1)
-    return (-(w * w.log()).sum(-1)).exp()
+def _best_ones(scores, tokens):
+    """Equal weights for the best, none for the others."""
+    answer = torch.full_like(scores, -1e9)
+    answer[scores.topk(max(1, round(tokens))).indices] = 0.0
+    return answer
 
 
-def _epsilon(scores):
-    w = scores.softmax(-1)
-    return (-(w * (w + 1e-3).log()).sum(-1)).exp()
+def _powers(scores, tokens):
+    return _sharpen(scores, tokens).sign() * _sharpen(scores, tokens).square()
 
 
-def _rope(x, places, *, base=10_000.0, sign=1, halves=False, divide=None, both_plus=False):
-    D = x.shape[1]
-    pairs = torch.arange(0, D, 2, dtype=torch.float64)
-    angles = sign * places.double()[:, None] * base ** (-pairs / (divide or D))
-    cos, sin = angles.cos(), angles.sin()
-    a, b = (x[:, : D // 2], x[:, D // 2 :]) if halves else (x[:, 0::2], x[:, 1::2])
-    turned = a * cos - (-1 if both_plus else 1) * b * sin, a * sin + b * cos
-    return torch.cat(turned, -1) if halves else torch.stack(turned, -1).flatten(-2)
+def _shift_error(shifts=(1, 30, 1001), D=8, q_like_k=False, how="score", first=0, sparse=False):
+    """The right answer, less what the arguments spoil."""
+
+    def shift_error(rope):
+        g = torch.Generator().manual_seed(1)
+        q, k = torch.randn(2, 1, D, generator=g, dtype=torch.float64)
+        if sparse:
+            q[:, 2:] = k[:, 2:] = 0.0
+        if q_like_k:
+            k = q
+
+        def score(t, i):
+            a, b = (rope(x, torch.tensor([p])) for x, p in ((q, t), (k, i)))
+            return (a * b).sum() if how == "score" else torch.cosine_similarity(a, b).sum()
+
+        pairs = [(first + 5, first + 2), (first + 9, first), (first + 4, first + 4)]
+        if first:
+            pairs = [(first, first)]
+        return max(abs(float(score(t + s, i + s) - score(t, i))) for t, i in pairs for s in shifts)
+
+    return shift_error
 
 
-def _one_frequency(x, places):
-    angles = places.double()[:, None]
+def _moves_the_query(rope):
+    g = torch.Generator().manual_seed(1)
+    q, k = torch.randn(2, 1, 8, generator=g, dtype=torch.float64)
+    turned = rope(k, torch.tensor([2]))
+    return max(
+        abs(float((rope(q, torch.tensor([t])) * turned).sum() - (q * turned).sum()))
+        for t in (1, 300)
+    )
+
+
+def _lengths(rope):
+    x = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    places = torch.tensor([0, 3, 30, 300, 1001])
+    return (rope(x, places).norm(dim=1) - x.norm(dim=1)).abs().max()
+
+
+def _against_my_own(rope):
+    x = torch.randn(4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    places = torch.tensor([0, 3, 30, 1001])
+    angles = places.double()[:, None] * 10_000.0 ** (-torch.arange(0, 8, 2) / 8)
     a, b = x[:, 0::2], x[:, 1::2]
-    return torch.stack(
-        (a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()), -1
-    ).flatten(-2)
+    mine = (a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos())
+    return (rope(x, places) - torch.stack(mine, -1).flatten(1)).abs().max()
 
 
-def _added_sinusoids(x, places):
-    pairs = torch.arange(0, x.shape[1], 2, dtype=torch.float64)
-    angles = places.double()[:, None] * 10_000.0 ** (-pairs / x.shape[1])
-    return x + torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)
+def _vectors(rope):
+    x = torch.randn(1, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return (rope(x, torch.tensor([12])) - rope(x, torch.tensor([2]))).abs().max()
 
 
-def _in_place(x, places):
-    x.copy_(_rope(x, places))
-    return x
+def _turn(E, steps, one=False, halves=False, fastest=False):
+    angles = steps * 10_000.0 ** (-torch.arange(0, E, 2, dtype=torch.float64) / E)
+    if one:
+        angles = torch.full_like(angles, float(steps))
+    c, s = torch.diag(angles.cos()), torch.diag(angles.sin())
+    if halves:
+        return torch.cat([torch.cat([c, s], 1), torch.cat([-s, c], 1)])
+    R = torch.zeros(E, E, dtype=torch.float64)
+    R[0::2, 0::2], R[0::2, 1::2], R[1::2, 0::2], R[1::2, 1::2] = c, s, -s, c
+    if fastest:
+        R[2:] = 0.0
+    return R
 
 
-def _alibi(H, T, *, sign=-1, slope=lambda h, H: 2.0 ** (-8 * h / H), first=1, diagonal=1, power=1):
-    slopes = torch.tensor([slope(h, H) for h in range(first, H + first)], dtype=torch.float64)
-    distance = (torch.arange(T)[:, None] - torch.arange(T)[None, :]).double()
-    future = torch.ones(T, T, dtype=torch.bool).triu(diagonal)
-    bias = sign * slopes[:, None, None] * distance.abs() ** power
-    return bias.masked_fill(future, -torch.inf)
+def _head(steps=3, scale=100.0, both=False, **options):
+    """The right answer, less what the arguments spoil."""
 
+    def three_back(E):
+        R = _turn(E, steps, **options)
+        return scale * (R if both else torch.eye(E, dtype=torch.float64)), R
 
-def _alibi_shifted(H, T):
-    bias = _alibi(H, T)
-    slopes = torch.tensor([2.0 ** (-8 * h / H) for h in range(1, H + 1)], dtype=torch.float64)
-    return bias - slopes[:, None, None]
+    return three_back
 
 
 MUTANTS = {
-    "effective_tokens": {
-        "constant": lambda scores: torch.ones(len(scores)),
-        "copied input": lambda scores: scores.clone(),
-        "shape only": lambda scores: torch.zeros(len(scores)),
-        "number of keys": lambda scores: torch.full((len(scores),), float(scores.shape[1])),
-        "entropy without exp": lambda scores: _entropy(scores),
-        "base two inside, e outside": lambda scores: _entropy(scores, log=torch.log2).exp(),
-        "wrong axis": lambda scores: _entropy(scores, axis=0).exp(),
-        "mean for sum": lambda scores: _entropy(scores, reduce=torch.mean).exp(),
-        "negative entropy": lambda scores: (-_entropy(scores)).exp(),
-        "one over the sum of squares": _participation,
-        "zero times log zero": _zero_times_log,
-        "epsilon in the logarithm": _epsilon,
-        "own softmax overflows": _without_softmax,
-        "tokens above one hundredth": lambda s: (s.softmax(-1) > 0.01).double().sum(-1),
+    "sharpen": {
+        "copied input": lambda scores, tokens: scores.clone(),
+        "constant": lambda scores, tokens: torch.zeros_like(scores),
+        "shape only": lambda scores, tokens: torch.randn_like(scores),
+        "one over the sum of squares": lambda s, n: _sharpen(s, n, lambda w: 1 / w.square().sum()),
+        "largest weight one over n": lambda s, n: _sharpen(s, n, lambda w: 1 / w.max()),
+        "entropy without exp": lambda s, n: _sharpen(s, n, lambda w: _effective(w).log()),
+        "two to the entropy": lambda s, n: _sharpen(s, n, lambda w: _effective(w) ** math.log(2)),
+        "base two inside, e outside": lambda s, n: _sharpen(
+            s, n, lambda w: _effective(w) ** (1 / math.log(2))
+        ),
+        "order turned round": lambda s, n: _sharpen(s, n, sign=-1),
+        "by the law": _by_the_law,
+        "divided by the factor": lambda s, n: s.square() / _sharpen(s, n),
+        "only factors near 1": lambda s, n: _sharpen(s, n, low=-1.0, high=1.0),
+        "five halvings": lambda s, n: _sharpen(s, n, steps=8),
+        "equal weights for the best": _best_ones,
+        "another power": _powers,
+        "weights": lambda s, n: _sharpen(s, n).softmax(0),
+        "always three": lambda s, n: _sharpen(s, 3.0),
+        "in place": lambda s, n: s.mul_(_sharpen(s, n)[0] / s[0]),
     },
-    "rope": {
-        "constant": lambda x, places: torch.ones_like(x),
-        "copied input": lambda x, places: x.clone(),
-        "shape only": lambda x, places: torch.zeros_like(x),
-        "turns the other way": lambda x, places: _rope(x, places, sign=-1),
-        "halves instead of neighbours": lambda x, places: _rope(x, places, halves=True),
-        "both signs plus": lambda x, places: _rope(x, places, both_plus=True),
-        "base 1000": lambda x, places: _rope(x, places, base=1_000.0),
-        "divides by half the width": lambda x, p: _rope(x, p, divide=x.shape[1] // 2),
-        "one frequency for all pairs": _one_frequency,
-        "off by one place": lambda x, places: _rope(x, places + 1),
-        "row number for place": lambda x, places: _rope(x, torch.arange(len(x))),
-        "degrees": lambda x, places: _rope(x, places * math.pi / 180),
-        "sinusoids added": _added_sinusoids,
-        "changes the input": _in_place,
+    "shift_error": {
+        "constant 0": lambda rope: 0.0,
+        "constant 1": lambda rope: 1.0,
+        "near places only": _shift_error(shifts=(1, 2, 30)),
+        "only the query moves": _moves_the_query,
+        "lengths": _lengths,
+        "cosines": _shift_error(how="cosine"),
+        "against a RoPE of its own": _against_my_own,
+        "vectors": _vectors,
+        "one pair": _shift_error(D=2),
+        "vectors with zeros": _shift_error(sparse=True),
+        "does not move": _shift_error(shifts=(0,)),
+        "NaN": lambda rope: float("nan"),
+        "not the largest": lambda rope: -_shift_error()(rope),
+        "far places are never left": _shift_error(shifts=(4,), first=1024),
     },
-    "alibi": {
-        "constant": lambda H, T: torch.zeros(H, T, T),
-        "shape only": lambda H, T: torch.full((H, T, T), -1.0),
-        "rewards distance": lambda H, T: _alibi(H, T, sign=1),
-        "no mask": lambda H, T: _alibi(H, T, diagonal=T),
-        "hides itself": lambda H, T: _alibi(H, T, diagonal=0),
-        "sees the next": lambda H, T: _alibi(H, T, diagonal=2),
-        "slopes from h = 0": lambda H, T: _alibi(H, T, first=0),
-        "slopes of eight heads for all": lambda H, T: _alibi(H, T, slope=lambda h, H: 2.0**-h),
-        "equal slopes": lambda H, T: _alibi(H, T, slope=lambda h, H: 1 / 256),
-        "linear slopes": lambda H, T: _alibi(H, T, slope=lambda h, H: h / H),
-        "square of the distance": lambda H, T: _alibi(H, T, power=2),
-        "distance counted from one": _alibi_shifted,
-        "mask transposed": lambda H, T: _alibi(H, T).mT,
+    "three_back": {
+        "copies itself": lambda E: (100.0 * torch.eye(E), torch.eye(E)),
+        "the wrong way": _head(steps=-3),
+        "two back": _head(steps=2),
+        "four back": _head(steps=4),
+        "both turned": _head(both=True),
+        "too soft": _head(scale=1.0),
+        "nearly sharp enough": _head(scale=30.0),
+        "all at one speed": _head(one=True),
+        "halves": _head(halves=True),
+        "fastest hand only": _head(fastest=True, scale=1000.0),
+        "mean": lambda E: (torch.zeros(E, E), torch.zeros(E, E)),
+        "infinite": lambda E: (torch.full((E, E), torch.inf), torch.eye(E)),
+        "one answer": lambda E: _turn(E, 3),
+        "the smallest score": lambda E: (-100.0 * torch.eye(E, dtype=torch.float64), _turn(E, 3)),
+        "exchanged": lambda E: _head()(E)[::-1],
     },
 }
