@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from course.engine import kernels, linear_chunk, linear_whole
 from course.engine.problem import (
     Answer,
-    Options,
+    Method,
     Problem,
     pose,
     require_inputs,
@@ -210,11 +210,11 @@ def linear_attention(
         problem, t = pose(q, k, v, fm, key_mask, initial_state)
         want_z = bool(normalize or return_state)
         size = CHUNK_SIZE if chunk_size is None else int(chunk_size)
-        formula = partial(by_formula, _way(form, causal, size))
-        how = Options(fm, root, bool(normalize), want_z, size, formula)
+        reference = partial(by_formula, _way(form, causal, size))
+        how = Method(fm, root, bool(normalize), want_z, size, reference)
         solve = linear_chunk.attend if causal else linear_whole.attend
         if impl == "reference" or torch.compiler.is_compiling():
-            solve = formula
+            solve = reference
         out, S, z = solve(problem, how)
         out = out.to(q.dtype)
         return (out, LinearState(S, z, t)) if return_state else out
@@ -226,7 +226,7 @@ def _way(form: str | None, causal: bool, size: int) -> Form:
     return partial(chunk, size=size) if form in (None, "chunk") else FORMS[form]
 
 
-def by_formula(form: Form, problem: Problem, how: Options) -> Answer:
+def by_formula(form: Form, problem: Problem, how: Method) -> Answer:
     """Features, a 1 behind each value and z behind S; one of the forms; the division."""
     q, k, v, S, z, key_mask, of_queries, of_keys = problem
     Q = features(how.fm, how.root, q, of_queries, None)

@@ -49,21 +49,6 @@ class Task(NamedTuple):
     contenders: Mapping[str, Callable[[], object]]
 
 
-def add_parser(benches: argparse._SubParsersAction) -> None:
-    """Add ``course bench kernels``."""
-    parser = benches.add_parser(
-        "kernels",
-        help="the GPU kernels against SDPA and flash-linear-attention (needs a GPU)",
-        description="Time, bandwidth and share of the roofline of the course's GPU kernels, of "
-        "PyTorch's SDPA, of the same linear attention in PyTorch, and of flash-linear-attention "
-        f"where it is installed: B = {B}, H = {H}, head width {D} (Taylor: {TAYLOR_D}), float16. "
-        "Without a GPU it says so, with exit status 2.",
-    )
-    parser.add_argument("--repeats", type=int, default=15, help="measurements (default 15)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.set_defaults(run=_command)
-
-
 def refusal() -> str | None:
     """Why the bench cannot run here, or None."""
     if not torch.cuda.is_available():
@@ -304,7 +289,8 @@ def bench_kernels(*, repeats: int = 15) -> dict[str, Any]:
     }
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
+    """Run ``course bench kernels``; returns the exit status."""
     try:
         found = bench_kernels(repeats=arguments.repeats)
     except (ValueError, RuntimeError) as error:
@@ -317,7 +303,10 @@ def _command(arguments: argparse.Namespace) -> int:
         print(json.dumps(found))
         return 0
     sheet = found["data_sheet"]
-    print(f"{found['device']}; medians of {found['repeats']}, B = {B}, H = {H}, float16")
+    print(
+        f"{found['device']}; medians of {found['repeats']}, B = {B}, H = {H}, head width {D} "
+        f"(Taylor: {TAYLOR_D}), float16"
+    )
     print(
         f"roofline: the numbers of {sheet}, for the least work of each task"
         if sheet

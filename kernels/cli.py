@@ -10,10 +10,21 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from course.kernels import aot
-from course.kernels.aot import CHIPS, DTYPES, MODULES, WIDTHS, Row, Wanted
+from course.kernels.chips import (
+    CHIPS,
+    DTYPES,
+    MODULES,
+    NO_SPILL_WIDTH,
+    REPORT_WIDTH,
+    SPILL_BOUND,
+    WIDTHS,
+)
 from course.values import require_choice, require_positive
+
+if TYPE_CHECKING:
+    from course.kernels.aot import Row, Wanted
 
 _T4 = """sm_75 (T4, also on free notebook services) is a report only, for small widths. Triton makes
 no tensor-core code for it: products of tiles become ordinary arithmetic, at a fraction of the
@@ -25,10 +36,10 @@ _DESCRIPTION = (
     "its registers, spilled bytes a thread, shared memory, tensor-core instructions, the width of "
     "its pointer offsets and the precision of its float32 products. Exit status 1 if on a chip "
     "other than sm_75 a kernel needs more shared memory than there is, has an offset narrower than "
-    f"64 bits, multiplies in TF32 unasked, spills at a width up to {aot.NO_SPILL_WIDTH} (beyond: "
-    f"more than {aot.SPILL_BOUND:,} bytes), or computes half-precision products without tensor "
+    f"64 bits, multiplies in TF32 unasked, spills at a width up to {NO_SPILL_WIDTH} (beyond: "
+    f"more than {SPILL_BOUND:,} bytes), or computes half-precision products without tensor "
     "cores. sm_75 is reported only, at widths up to "
-    f"{aot.REPORT_WIDTH}. Each kernel is also compiled once for each chip with nothing known of "
+    f"{REPORT_WIDTH}. Each kernel is also compiled once for each chip with nothing known of "
     "the alignment of its tensors."
 )
 
@@ -65,6 +76,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
+    from course.kernels import aot  # only now: it loads PyTorch, and --help answers at once
+
     reason = aot.available()
     if reason:
         print(reason)
@@ -99,6 +112,8 @@ def _compile(arguments: argparse.Namespace) -> int:
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:
+    from course.kernels.aot import Wanted
+
     # argparse's own message for a wrong choice is a list of quoted Python values.
     chosen = {}
     for flag, choices in (

@@ -151,6 +151,19 @@ def test_bias_of_minus_infinity_hides(m: Any) -> None:
     agrees(m, *qkv(), bias=bias, mask=some(H, T, S, seed=6))
 
 
+def test_a_bias_of_float64_keeps_its_meaning_where_scores_are_float32(m: Any) -> None:
+    """What float32 cannot hold is the largest number there is; only −∞ itself hides."""
+    q, k, v = qkv(dtype=torch.float32)
+    bias = draw(T, S, seed=5)
+    bias[1, 2], bias[2] = 1e300, -1e300
+    bias[3, :3], bias[4] = -torch.inf, -torch.inf
+    wanted = oracles.attention(q, k, v, bias=bias)
+    for impl in IMPLS:
+        out = m.softmax_attention(q, k, v, bias=bias, impl=impl)
+        close_each(out, wanted.out, impl, 1e-5)
+    close_each(m.attention_weights(q, k, bias=bias), wanted.weights, "weights", 1e-5)
+
+
 def test_empty_row_gives_zero_and_zero_gradient(m: Any) -> None:
     mask = some(B, 1, T, S)
     mask[0, 0, 1] = mask[1, 0, 4] = False
@@ -307,6 +320,14 @@ def test_the_future_does_not_matter(m: Any) -> None:
                 after = m.softmax_attention(*changed, impl=impl, **options)
                 assert torch.equal(before[:, :, :t], after[:, :, :t]), (impl, t)
                 assert not torch.equal(before[:, :, t:], after[:, :, t:]), (impl, t)
+
+
+def test_the_formula_alone_has_scores_of_scale_1() -> None:
+    q, k, v = qkv()
+    weights, out = attention.formula(q, k, v, torch.tensor(True))
+    wanted = oracles.attention(q, k, v, scale=1.0)
+    close_each(weights, wanted.weights, "weights")
+    close_each(out, wanted.out, "output")
 
 
 def test_the_causal_mask(m: Any) -> None:
@@ -489,6 +510,17 @@ def test_decoding_is_the_full_pass(m: Any) -> None:
             close_each(cache.v, v, "cached values")
 
 
+def test_decoding_goes_on_under_autocast_from_a_wider_cache() -> None:
+    """The new keys are made in bfloat16, and the past keeps its digits: queries must follow."""
+    ours, x = layer(attention).float(), draw(B, 5, E, seed=1).float()
+    _, cache = ours.decode(x[:, :3])
+    with torch.autocast("cpu", torch.bfloat16):
+        out, cache = ours.decode(x[:, 3:], cache)
+    assert cache.k.dtype == torch.float32 and out.shape == (B, 2, E)
+    full = ours(x, causal=True)[:, 3:]
+    assert (out - full).abs().max() <= 0.05 * full.abs().max()
+
+
 # What the functions must refuse ---------------------------------------------------------------
 
 ERRORS: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {}
@@ -545,11 +577,15 @@ for _name, _call in (("attention", attend), ("weights", weigh)):
     )
     refuses(f"{_name}: mask too large", _with(mask=some(4, B, H, T, S)), "mask:", "[4, 2, 3, 5, 7]")
     refuses(
-        f"{_name}: mask of numbers", _with(mask=torch.ones(T, S)), "mask:", "boolean", "float32"
+        f"{_name}: mask of numbers",
+        _with(mask=torch.ones(T, S)),
+        *("mask:", "boolean tensor (True = may look)", "float32"),
     )
     refuses(f"{_name}: mask a list", _with(mask=[[True]]), "mask:", "tensor", "list")
     refuses(
-        f"{_name}: bias shape", _with(bias=draw(H, T, S + 1)), "bias:", "[2, 3, 5, 7]", "[3, 5, 8]"
+        f"{_name}: bias shape",
+        _with(bias=draw(H, T, S + 1)),
+        *("bias:", "[B H T S] = [2, 3, 5, 7]", "[3, 5, 8]"),
     )
     refuses(f"{_name}: bias boolean", _with(bias=some(T, S)), "bias:", "float", "bool")
     refuses(f"{_name}: bias a number", _with(bias=0.5), "bias:", "tensor", "float")

@@ -92,7 +92,11 @@ def test_a_reader_that_goes_away_gets_no_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "doctor", "data", "data fetch", "experiments", "experiments run"]
+    "command",
+    [
+        *["", "doctor", "data", "data fetch", "experiments", "experiments run"],
+        *["bench", "bench linear", "kernels", "kernels compile"],
+    ],
 )
 def test_help_loads_no_heavy_package(command: str) -> None:
     code = (

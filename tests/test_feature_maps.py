@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course.engine import maps
-from course.feature_maps import NAMES, FeatureMap, get_feature_map, total_variation
+from course.feature_maps import NAMES, FeatureMap, features, get_feature_map, total_variation
 from tests import oracles
 from tests.drawing import NoDouble, close, draw
 from tests.test_linear import OPTIONS
@@ -150,6 +150,9 @@ def test_favor_weights_are_seeded_and_orthogonal():
     assert lengths.mean().item() == pytest.approx(16, abs=0.4)  # 4 standard errors: √32/√4000·4
     w.zero_()
     assert fm.weights(4).any(), "the caller got the only copy"
+    usual = get_feature_map("favor")
+    assert usual.width(4) == 256
+    assert torch.equal(usual.weights(4), get_feature_map("favor", seed=0).weights(4))
 
 
 def test_favor_normalised_does_not_depend_on_the_constant():
@@ -160,6 +163,17 @@ def test_favor_normalised_does_not_depend_on_the_constant():
     wanted = oracles.similarity("favor", q[None, None], k[None, None], weights=fm.weights(64))[0, 0]
     assert (sim < wanted * 0.9).all(), "no constant at all"
     close(sim / sim.sum(-1, keepdim=True), wanted / wanted.sum(-1, keepdim=True), "ratios")
+
+
+def test_favor_s_constant_is_the_one_that_keeps_float32_in_range():
+    """φ(0) = exp(−c)/√features shows it: c = |w|²/2 − 38 of the longest w, from 0 to 32."""
+    fm, found = get_feature_map("favor", features=12), []
+    for D in (16, 64, 256):
+        longest = fm.weights(D).square().sum(-1).max().item()
+        first = fm(torch.zeros(1, D, dtype=torch.float64))[0, 0].item()
+        found.append(-math.log(first * math.sqrt(12)))
+        assert found[-1] == pytest.approx(min(max(longest / 2 - 38, 0), 32), abs=1e-12)
+    assert found[0] == pytest.approx(0, abs=1e-12) and 1 < found[1] < 31
 
 
 def test_favor_s_constant_leaves_wide_heads_their_similarities():
@@ -194,6 +208,13 @@ def test_only_identity_is_signed():
     assert signed == ["identity"]
     x = draw(3, 4, seed=1)
     assert torch.equal(get_feature_map("identity")(x), x)
+
+
+@pytest.mark.parametrize("root", [1.0, 2.0, 0.5])
+def test_features_are_those_of_the_input_times_the_root(root):
+    x = draw(2, 3, 4, seed=1)
+    fm = get_feature_map("taylor")
+    close(features(fm, root, x, None, None), fm(root * x), f"root {root}")
 
 
 def test_nothing_to_learn_and_nothing_to_store():
@@ -239,6 +260,8 @@ def test_total_variation_is_the_weight_that_must_move() -> None:
     b = torch.tensor([[0.25, 0.25, 0.5], [0.2, 0.3, 0.5], [0.0, 0.0, 1.0]])
     assert torch.allclose(total_variation(a, b), torch.tensor([0.5, 0.0, 1.0]))
     assert torch.equal(total_variation(a, b), total_variation(b, a))
+    both = total_variation(torch.stack([a, b]), torch.stack([b, b]))  # the last axis of any number
+    assert torch.allclose(both, torch.tensor([[0.5, 0.0, 1.0], [0.0, 0.0, 0.0]]))
     assert total_variation(a.double(), b.double()).dtype == torch.float64
     with pytest.raises(ValueError, match="^a: expected floating-point"):
         total_variation(a.long(), b)

@@ -903,7 +903,7 @@ def test_a_map_of_another_width_or_dtype_than_it_says_is_named(form):
     for odd, words in (
         (Odd(lambda x: x[..., :3].exp()), r"expected features \[2, 3, 5, 4\].*got \[2, 3, 5, 3\]"),
         (Odd(lambda x: x.exp().half()), "in torch.float32, got .* in torch.float16"),
-        (Odd(lambda x: None), "got NoneType"),
+        (Odd(lambda x: [x]), "got list"),
         (Odd(torch.exp, width="4"), r"feature_map.width\(D\): expected a whole number"),
     ):
         with pytest.raises(ValueError, match=words):

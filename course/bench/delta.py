@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from course.bench.goals import Goal, add_options, draw, judged, printed, table
+from course.bench.goals import Goal, draw, judged, printed, table
 from course.inputs import require_positive
 from course.linear import linear_attention
 from course.measure import median_seconds
@@ -28,18 +28,6 @@ GOALS: dict[str, Goal] = {
     "loop_to_chunks": ("one head, T = 4,096, both passes: the loop, times slower", "≥", 10.0),
     "late_to_early_token": ("a token at T = 16,384 relative to one at 1,024", "≤", 1.2),
 }
-
-
-def add_parser(benches: argparse._SubParsersAction) -> None:
-    """Add ``course bench delta``."""
-    parser = benches.add_parser(
-        "delta",
-        help="the delta rule by chunks against the loop over tokens",
-        description="Time of the delta rule, forward and backward: by chunks, as a loop, and "
-        "beside additive writing; time a token as texts get longer.",
-    )
-    add_options(parser, repeats=5)
-    parser.set_defaults(run=_command)
 
 
 def contenders(B: int, H: int, T: int, D: int) -> dict[str, Callable[[], Any]]:
@@ -109,5 +97,6 @@ def report(found: dict[str, Any]) -> str:
     return "\n".join([first, "", *table(found, GOALS)])
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
+    """Run ``course bench delta``; returns the exit status."""
     return printed(arguments, bench_delta, report)

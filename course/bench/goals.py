@@ -1,4 +1,4 @@
-"""What the benches share: options, inputs, threads, and goals with the table that judges them."""
+"""What the benches share: inputs, threads, and goals with the table that judges them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,6 @@ from course.inputs import require_positive
 
 #: What is measured, whether the value must stay below or above the bound, and the bound.
 Goal = tuple[str, str, float]
-
-
-def add_options(parser: argparse.ArgumentParser, *, repeats: int) -> None:
-    """``--repeats``, ``--threads``, ``--json``."""
-    parser.add_argument(
-        "--repeats", type=int, default=repeats, help=f"runs of each (default {repeats})"
-    )
-    parser.add_argument("--threads", type=int, help="threads to use (default: PyTorch's own)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def printed(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from course.bench.goals import Goal, add_options, draw, judged, printed, table
+from course.bench.goals import Goal, draw, judged, printed, table
 from course.feature_maps import get_feature_map
 from course.inputs import require_positive
 from course.linear import CHUNK_SIZE, LinearState, linear_attention, linear_attention_step
@@ -34,17 +34,6 @@ GOALS: dict[str, Goal] = {
     "naive_to_linear": ("non-causal, T = 6,000: naive softmax, times slower", "≥", 100.0),
     "late_to_early_step": ("a step at position 65,536 relative to one at 64", "≤", 1.1),
 }
-
-
-def add_parser(benches: argparse._SubParsersAction) -> None:
-    """Add ``course bench linear``."""
-    parser = benches.add_parser(
-        "linear",
-        help="linear attention against the limit that the matrix-multiply rate sets",
-        description="Time and memory of linear attention, of the alternatives, and of one step.",
-    )
-    add_options(parser, repeats=15)
-    parser.set_defaults(run=_command)
 
 
 def limit_operations(T: int) -> int:
@@ -207,5 +196,6 @@ def report(found: dict[str, Any]) -> str:
     return "\n".join(lines + table(found, GOALS))
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
+    """Run ``course bench linear``; returns the exit status."""
     return printed(arguments, bench_linear, report)

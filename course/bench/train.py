@@ -23,21 +23,6 @@ GOAL = 45  # percent of the product rate
 _E, _H, _V = 128, 4, 1024
 
 
-def add_parser(benches: argparse._SubParsersAction) -> None:
-    """Add ``course bench train``."""
-    parser = benches.add_parser(
-        "train",
-        help="one training step of the one-block Shakespeare model",
-        description="Time one training step (forward, backward, AdamW) of the one-block "
-        "Shakespeare model three ways: by the course's loop, written out plainly, and with "
-        f"PyTorch's encoder layer. Goal: at least {GOAL} % of the machine's matrix-multiply "
-        "rate.",
-    )
-    parser.add_argument("--repeats", type=int, default=7, help="steps of each (default 7)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.set_defaults(run=_command)
-
-
 class PlainModel(nn.Module):
     """A one-block pre-norm model as one writes it down first: a loop over heads, the mask, softmax.
 
@@ -179,7 +164,8 @@ def report(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"goal: at least {GOAL} % of the product rate: {verdict}"])
 
 
-def _command(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
+    """Run ``course bench train``; returns the exit status."""
     try:
         found = bench_train(repeats=arguments.repeats)
     except ValueError as error:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from course.engine import maps
-from course.engine.problem import Answer, Options, Problem
+from course.engine.problem import Answer, Method, Problem
 from course.engine.tiles import Scratch, Sums, Tile, sums_of_rows, tiles
 from course.feature_maps import FeatureMap, features
 
 
-def attend(problem: Problem, how: Options) -> Answer:
-    """First derivatives by hand, second ones (``create_graph``, ``torch.func``) by the formula."""
+def attend(problem: Problem, how: Method) -> Answer:
+    """First derivatives by hand; second (``create_graph``, ``torch.func``) by the reference."""
     B, H, T, _ = problem.q.shape
     q, k, v, S, z, key_mask, of_queries, of_keys = problem
     if not isinstance(how.fm, FeatureMap) or next(how.fm.parameters(), None) is not None:
@@ -42,7 +42,7 @@ def attend(problem: Problem, how: Options) -> Answer:
 
 
 def _mapped(
-    tile: Tile, x: Tensor, keep: Tensor | None, places: Tensor | None, how: Options, out: Any
+    tile: Tile, x: Tensor, keep: Tensor | None, places: Tensor | None, how: Method, out: Any
 ) -> tuple[Tensor, Tensor]:
     """What the map sees of this tile, and φ of it with padding set to 0."""
     x = tile.cut(x) if how.root == 1 else torch.mul(tile.cut(x), how.root)
@@ -112,19 +112,19 @@ class _Loop(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, S, z, keep, places, out, den, states, zs, kept = ctx.saved_tensors
-        how: Options = ctx.how
+        how: Method = ctx.how
         d_out, dS, dz = (
             torch.zeros_like(x) if g is None else g for g, x in zip(grads, (v, S, z), strict=False)
         )
         if torch.is_grad_enabled():
             # This pass will be differentiated itself: autograd must see what it does.
-            def formula(*tensors: Tensor) -> tuple[Tensor, ...]:
+            def reference(*tensors: Tensor) -> tuple[Tensor, ...]:
                 q, k, v, S, z = (x.unsqueeze(1) for x in tensors)
                 where = None if places is None else places.unsqueeze(1)
-                found = how.formula(Problem(q, k, v, S, z, keep, where, where), how)
+                found = how.reference(Problem(q, k, v, S, z, keep, where, where), how)
                 return tuple(x.squeeze(1) for x in found)
 
-            return *torch.func.vjp(formula, q, k, v, S, z)[1]((d_out, dS, dz)), *[None] * 4
+            return *torch.func.vjp(reference, q, k, v, S, z)[1]((d_out, dS, dz)), *[None] * 4
         d_out, dS, dz = d_out.contiguous(), dS.clone(), dz.clone()
         dq, dk, dv, new = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), Scratch(v)
         before_each, after_each = Sums(new), Sums(new, back=True)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from course.engine import maps
-from course.engine.problem import Answer, Options, Problem
+from course.engine.problem import Answer, Method, Problem
 from course.engine.tiles import TILE
 from course.feature_maps import features
 
 
-def attend(problem: Problem, how: Options) -> Answer:
+def attend(problem: Problem, how: Method) -> Answer:
     """One state of all keys, then every query reads it."""
     B, H, T, _ = problem.q.shape
     S_len, Dv = problem.v.shape[2:]

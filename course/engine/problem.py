@@ -46,10 +46,10 @@ class Problem(NamedTuple):
 Answer = tuple[Tensor, Tensor, Tensor]  # output [B,H,T,Dv], new S and z
 
 
-class Options(NamedTuple):
-    """φ(``root``·x) by ``fm``; whether to divide by z, and whether z is wanted at all.
+class Method(NamedTuple):
+    """How it is solved: φ(``root``·x) by ``fm``; whether to divide by z, and whether z is wanted.
 
-    ``formula``: the same by a reference form, where autograd must be able to follow.
+    ``reference``: the same by a reference form, where autograd must be able to follow.
     """
 
     fm: nn.Module
@@ -57,7 +57,7 @@ class Options(NamedTuple):
     normalize: bool
     want_z: bool
     chunk: int
-    formula: Callable[[Problem, Options], Answer]
+    reference: Callable[[Problem, Method], Answer]
 
 
 def pose(

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.linalg import solve_triangular
 
 from course.engine.problem import (
-    Options,
+    Method,
     pose,
     require_inputs,
     require_map,
@@ -181,8 +181,8 @@ def gated_attention(
         problem, t = pose(q, k, v, fm, key_mask, initial_state)
         rule = gated_loop if form == "loop" else partial(gated_chunk, size=size)
         fading = partial(rule, log_decay=_column(log_decay, problem.q, key_mask))
-        formula = partial(by_formula, fading if T else chunk)  # without a token nothing fades
-        out, S, z = formula(problem, Options(fm, root, bool(normalize), True, size, formula))
+        solve = partial(by_formula, fading if T else chunk)  # without a token nothing fades
+        out, S, z = solve(problem, Method(fm, root, bool(normalize), True, size, solve))
         out = out.to(q.dtype)
         return (out, LinearState(S, z, t)) if return_state else out
 

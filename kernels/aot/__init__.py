@@ -5,28 +5,20 @@ read from the code made for it: registers, shared memory, tensor-core instructio
 its offsets. Compiling and interpreting exclude each other in one process, so compiling is always
 done in child processes: ``python -m course.kernels.aot`` is one.
 
-``chips`` what for · ``cases`` what · ``compiling`` one case · ``assembly`` reading the result ·
-``rules`` what is wrong with it · ``processes`` all cases.
+``cases`` what · ``compiling`` one case · ``assembly`` reading the result · ``rules`` what is wrong
+with it · ``processes`` all cases. For which chips: :mod:`course.kernels.chips`.
 """
 
-from course.kernels.aot.cases import MODULES, Case, cases, source
-from course.kernels.aot.chips import CHIPS, DTYPES, WIDTHS, Chip
+from course.kernels.aot.cases import Case, cases, source
 from course.kernels.aot.compiling import compile_case
-from course.kernels.aot.processes import (
-    REPORT_WIDTH,
-    Wanted,
-    available,
-    child_environment,
-    compile_all,
-)
-from course.kernels.aot.rules import NO_SPILL_WIDTH, SPILL_BOUND, Row, complaints, failures
+from course.kernels.aot.processes import Wanted, available, child_environment, compile_all
+from course.kernels.aot.rules import Row, complaints, failures
+from course.kernels.chips import CHIPS, DTYPES, MODULES, SPILL_BOUND, WIDTHS, Chip
 
 __all__ = [
     "CHIPS",
     "DTYPES",
     "MODULES",
-    "NO_SPILL_WIDTH",
-    "REPORT_WIDTH",
     "SPILL_BOUND",
     "WIDTHS",
     "Case",

@@ -9,8 +9,8 @@ import time
 
 from course.kernels.aot import assembly
 from course.kernels.aot.cases import Case, source
-from course.kernels.aot.chips import CHIPS
 from course.kernels.aot.rules import Row
+from course.kernels.chips import CHIPS
 
 
 def compile_case(case: Case, row: Row) -> Row:

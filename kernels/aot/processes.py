@@ -14,13 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
-from course.kernels.aot.cases import MODULES
-from course.kernels.aot.chips import CHIPS, DTYPES, WIDTHS
 from course.kernels.aot.rules import Row
+from course.kernels.chips import CHIPS, DTYPES, MODULES, REPORT_WIDTH, WIDTHS
 
-#: Chips that are only reported are compiled for up to this width: without tensor cores the code is
-#: long, and so is the wait for it.
-REPORT_WIDTH = 64
 #: A kernel that compiles for longer is given up.
 SECONDS_A_KERNEL = 300.0
 

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from course.kernels.aot.chips import CHIPS, TENSOR_MEMORY
-
-#: Up to this width a spill is a fault; beyond it, at most this many bytes a thread are accepted.
-NO_SPILL_WIDTH, SPILL_BOUND = 128, 1024
+from course.kernels.chips import CHIPS, NO_SPILL_WIDTH, SPILL_BOUND, TENSOR_MEMORY
 
 
 class Row(NamedTuple):

@@ -1,11 +1,17 @@
-"""The chips that kernels are compiled for, and in which number formats and widths."""
+"""What is compiled ahead of time for which chips, and within which bounds. Loads nothing heavy."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+MODULES = ("softmax", "linear", "step", "taylor")
 DTYPES = ("fp16", "bf16", "fp32")
 WIDTHS = (16, 64, 128, 256)
+#: Up to this width a spill is a fault; beyond it, at most this many bytes a thread are accepted.
+NO_SPILL_WIDTH, SPILL_BOUND = 128, 1024
+#: Chips that are only reported are compiled for up to this width: without tensor cores the code is
+#: long, and so is the wait for it.
+REPORT_WIDTH = 64
 
 
 class Chip(NamedTuple):
