@@ -333,7 +333,7 @@ CHAIN = (
         "scale, position",
         3,
         "divided by √D, scores vary alike at every width",
-        ("Var(q·k / √D), measured",),
+        ("spread of q·k / √D, from D = 4 to 1024",),
         "query",
     ),
     Link(
