@@ -23,6 +23,7 @@ from course.widgets.base import Explorer, Slider
 #: The control that a page moves: the one that the notebook's question is about.
 CHIEF = {
     "AttentionExplorer": "head",
+    "BlockExplorer": "heads_1",
     "ChunkExplorer": "B",
     "CostExplorer": "T",
     "CrosstalkExplorer": "N",
