@@ -188,7 +188,7 @@ def turning(
     for name, vector in (("query", q), ("key", k)):
         if vector.shape != (2,) or not vector.any():
             raise ValueError(f"{name}: expected two numbers, not both 0, got {vector.tolist()}")
-    require_some("pairs", dict.fromkeys(pairs))
+    require_some("pairs", {f"{t}, {i}": None for t, i in pairs})
     reach = 1.12 * max(np.hypot(*q), np.hypot(*k))
     figure = new_figure(min(9.3, 2.9 * len(pairs) + 0.2), 3.6)
     scores = []
