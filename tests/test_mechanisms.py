@@ -14,6 +14,7 @@ from course import plots
 from course.plots import HIDDEN, Picture
 from course.plots.sheet import ROLES
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 WORDS = ("the", "cat", "lay", "on", "the", "mat")
 SCORES = np.array([0.2, 1.9, 0.6, 1.3, 2.4, 0.3])
@@ -50,21 +51,6 @@ DRAW = {
     "stream, two blocks": lambda: plots.residual_stream(blocks=2),
     "stream, post": lambda: plots.residual_stream(norm="post", words=("a", "b", "c", "d")),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_and_white_at_the_edge(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
 
 
 def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:

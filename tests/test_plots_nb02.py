@@ -10,6 +10,7 @@ from matplotlib.patches import Rectangle
 from course import plots
 from course.plots import HIDDEN, Picture
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 WORDS = ("the", "cat", "lay", "on")
 KEYS = np.array([[0, 1], [2, 0], [1, -1], [0, 3.0]])
@@ -38,22 +39,6 @@ DRAW = {
     "cache": lambda: plots.cache_step(),
     "first step": lambda: plots.cache_step(WORDS, D=2, Dv=5, t=0),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def printed(array: object) -> list[str]:

@@ -11,6 +11,7 @@ from matplotlib.patches import Circle
 from course import plots
 from course.plots import Picture
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 SCORES = [0.5, 2, 1, 0, 0.5, 1.5]
 WORDS = ("the", "cat", "lay", "on", "the", "mat")
@@ -27,22 +28,6 @@ DRAW = {
     "turning": lambda: plots.turning([1, 0.1], [0.6, -0.5], PAIRS, speed=0.45),
     "one panel": lambda: plots.turning([0, 2], [1, 0], [(2, 1)], speed=math.pi / 2),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def softmax(row) -> list[float]:

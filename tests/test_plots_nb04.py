@@ -7,8 +7,8 @@ import pytest
 from matplotlib.patches import Circle
 
 from course import plots
-from course.plots import Picture
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 WORDS = ("the", "cat", "lay", "on", "the", "mat")
 TOKEN = [1, 0, -1, 2]
@@ -33,22 +33,6 @@ DRAW = {
     "silent store": lambda: plots.feed_forward_store([1, 0], [[1, 0]], [-5], [[1, 2, 3]]),
     "pre and post": plots.pre_and_post,
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def test_each_head_is_said_to_look_where_its_weights_are(pictures) -> None:

@@ -12,6 +12,7 @@ from course.cost import Machine
 from course.plots import Picture
 from course.plots.sheet import ROLES
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 SCORES = [1, 2, 0.5, 1.5, 3, 0, 1, 2, 2.5, 2, 1, 0]
 LANES = {
@@ -29,22 +30,6 @@ DRAW = {
     "row of one tile": lambda: plots.row_in_tiles([-3.0, 0, -1], 3),
     "time": lambda: plots.in_time(LANES, unit="products", ticks=[0, 10, 20], finding=SAID),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def words(picture: Picture) -> list[str]:

@@ -9,6 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 from course import plots
 from course.plots import Picture
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 NAMES = ("anna", "bruno", "emma")
 KEYS = np.array([[1, 0], [0, 1], [0.6, 0.8]])
@@ -29,22 +30,6 @@ DRAW = {
     "what is left": lambda: plots.what_is_left(LEFT, WRITES, ("anna", "bruno")),
     "sheets": lambda: plots.sheets({"pairs": 800, "a state of\ntwo lines": 3200, "much": 80_000}),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def printed(array: object) -> list[str]:

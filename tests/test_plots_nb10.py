@@ -11,6 +11,7 @@ from course import plots
 from course.plots import Picture
 from course.plots.sheet import ROLES
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 TOLD = ["anna", "milk", "felix", "corn", "david", "rice"]
 CHAT = [*TOLD, "um", "david", "rice", "so", "anna", "milk", "felix", "corn"]
@@ -52,22 +53,6 @@ DRAW = {
     ),
     "ten mixers": lambda: plots.frontier(TEN, size=(6.6, 4.0)),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def arrows(picture: Picture, role: str) -> list[np.ndarray]:

@@ -12,6 +12,7 @@ from course.plots import Picture
 from course.plots.sheet import ROLES
 from course.tasks.winograd import REPAIRED
 from tests import ink
+from tests.pictures import *  # noqa: F403
 
 WORDS = REPAIRED.sentence("dog", "river", "wet").split()[:15]
 GENERATOR = np.random.default_rng(0)
@@ -59,22 +60,6 @@ DRAW = {
     "circuits": lambda: plots.circuits(ROADS),
     "one circuit": lambda: plots.circuits({"$seed$ 1": ROADS["seed 1, tired"]}),
 }
-
-
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
-    return {name: draw() for name, draw in DRAW.items()}
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_every_text_can_be_read(pictures, name: str) -> None:
-    ink.require_readable(pictures[name])
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_pictures_are_opaque_white_at_the_edge_and_always_the_same(pictures, name: str) -> None:
-    ink.require_white_edge(pictures[name])
-    assert DRAW[name]().png() == pictures[name].png()
 
 
 def arrows(picture: Picture, role: str) -> list[np.ndarray]:
