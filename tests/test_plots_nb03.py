@@ -71,7 +71,8 @@ def test_what_comes_after_the_word_that_looks_is_hidden(pictures) -> None:
     after = softmax([x - 0.25 * (3 - i) for i, x in enumerate(SCORES[:4])])
     said = ink.words(pictures["penalty of on"])
     assert has_run(pictures["penalty of on"], [f"{x:.2f}" for x in after])
-    assert said.count("−0.25") == 1 and "1.5" not in said  # the score of “mat”
+    assert said.count("−0.25") == 2  # the penalty of “lay”, and the sum 0.5 − 0.75 of “the”
+    assert "“on” looks" in pictures["penalty of on"].finding and said.count("1.5") == 1  # 2 − 0.5
     assert "“a” looks, slope 0" in pictures["no penalty"].finding
 
 
