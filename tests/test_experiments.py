@@ -446,8 +446,7 @@ NAMES = [f"{r['config']['experiment']}: {r['config']['label']}" for r in STORED]
 
 
 # Runs that take hours and are still being recorded: notebooks do not read them yet.
-AWAITED = [config for name in ("ladder64", "winograd", "induction") for config in configs(name)]
-AWAITED += configs("ladder", seed=2)
+AWAITED = configs("ladder64") + configs("ladder", seed=2)[-3:]
 
 
 def test_every_declared_run_is_stored_and_nothing_else():
