@@ -43,6 +43,7 @@ from course.plots.nb11_winograd_probes import (
     circuits,
     every_seed,
     interval,
+    weight_and_effect,
     who_is_it,
 )
 from course.plots.parts import (
@@ -131,6 +132,7 @@ __all__ = [
     "traffic",
     "two_layer_lookup",
     "two_pasts",
+    "weight_and_effect",
     "what_is_carried",
     "what_is_left",
     "who_is_it",

@@ -121,20 +121,20 @@ class SentenceField(TextField):
     slots: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # label, position, words
 
     @classmethod
-    def of(cls, task: Winograd) -> SentenceField:
-        """For the words of ``task``; the first sentence has its first two nouns."""
+    def of(cls, task: Winograd, first: str | None = None) -> SentenceField:
+        """For the words of ``task``, with the sentence ``first`` (None: of its first two nouns)."""
         words = (tuple(task.nouns), task.crossables, task.adjectives)
         labels = ("First noun", "Second noun", "Adjective")
         places = (CROSSER, CROSSED, ADJECTIVE)
         pairs = (task.pairs[0], task.pairs[0], task.pairs[len(task.pairs) // 2], task.pairs[-1])
         kinds = (task.of_crosser[0], task.of_crossed[0], task.of_crosser[-1], task.of_crossed[-1])
-        first, *examples = (
+        plain, *examples = (
             _prompt(task.sentence(*pair, kind).split())
             for pair, kind in zip(pairs, kinds, strict=True)
         )
         return cls(
             "Sentence",
-            first,
+            plain if first is None else read_prompt(task, first),
             partial(read_prompt, task),
             tuple(examples),
             slots=tuple(zip(labels, places, words, strict=True)),
@@ -171,10 +171,12 @@ def _split(prompt: str) -> list[str]:
     return prompt.replace(",", " ,").split()
 
 
-def controls_of(task: Winograd, *, blocks: int, heads: int) -> dict[str, Control]:
+def controls_of(
+    task: Winograd, *, blocks: int, heads: int, first: str | None = None
+) -> dict[str, Control]:
     """The controls for a task's words and a model of so many blocks, with so many heads each."""
     return {
-        "sentence": SentenceField.of(task),
+        "sentence": SentenceField.of(task, first),
         "block": Slider("Block", blocks, low=1, high=blocks),
         "head": Slider("Head", 1, low=1, high=heads),
         "change": Choice("Change", NOTHING, CHANGES),
@@ -295,7 +297,9 @@ class ProbeExplorer(Explorer):
         "and orange shows what was changed."
     )
     size = (8.4, 4.74)
-    controls: ClassVar[Mapping[str, Control]] = controls_of(REPAIRED, blocks=2, heads=4)
+    controls: ClassVar[Mapping[str, Control]] = controls_of(
+        REPAIRED, blocks=2, heads=4, first=REPAIRED.sentence("dog", "river", "tired")
+    )
 
     def __init__(
         self, model: Transformer | None = None, task: Winograd | None = None, **values: object
