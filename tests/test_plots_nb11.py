@@ -22,6 +22,10 @@ SEEDS = {
     "without": {"a": [0.25, 0.75]},
 }
 OWN, LAST = [1.0, 0.0, 0.0, 0.02], [0.0, 0.0, 0.0, 1.0]
+LOOKS = {
+    "block 1": ([0.1, 0.85, 0.95], [1.0, 1.0, 0.996]),
+    "block 2": ([0.79, 0.8, 0.9], [1.0, 1.0, 0.1]),
+}
 ROADS = {
     "seed 1, tired": ("X", OWN, LAST),
     "seed 5, wet": ("Y", [0, 0.05, 0.88, 0], [0, 0, 1, 0]),
@@ -56,6 +60,9 @@ DRAW = {
         WORDS,
         ["0", "1", "2"],
         finding="Most answers change at the last word of all.",
+    ),
+    "looks": lambda: plots.weight_and_effect(
+        LOOKS, heavy=0.8, finding="Two of the heavy looks can go without any loss."
     ),
     "circuits": lambda: plots.circuits(ROADS),
     "one circuit": lambda: plots.circuits({"$seed$ 1": ROADS["seed 1, tired"]}),
@@ -129,12 +136,19 @@ def test_numbers_stand_on_the_cells_that_are_large_enough(pictures) -> None:
     large = {
         (column, row): f"{value:.2f}"[1:]
         for (row, column), value in np.ndenumerate(EFFECTS)
-        if value >= 0.1
+        if value >= 0.05
     }
     assert written == large
     one = plots.by_word({"a": [[1.0, 0.0]]}, ["x", "y"], ["r"], finding="x")
     assert [text.get_text() for text in one.figure.axes[0].texts] == ["1"]
-    assert len(pictures["by word"].figure.axes) == 4
+    assert len(pictures["by word"].figure.axes) == 5  # the fifth: the scale
+
+
+def test_a_ring_stands_round_each_heavy_look_that_nothing_is_lost_with(pictures) -> None:
+    *points, rings = pictures["looks"].figure.axes[0].collections
+    for drawn, pair in zip(points, LOOKS.values(), strict=True):
+        np.testing.assert_allclose(drawn.get_offsets(), np.stack(pair, 1))
+    np.testing.assert_allclose(rings.get_offsets(), [[0.85, 1], [0.8, 1]])
 
 
 def test_a_circuit_draws_the_ways_of_its_shares(pictures) -> None:
@@ -198,6 +212,18 @@ def test_a_way_is_as_thick_as_its_share(pictures) -> None:
         (
             lambda: plots.by_word({"a": [[1.5]]}, ["x"], ["r"], finding="z"),
             "a: expected numbers from 0 to 1",
+        ),
+        (
+            lambda: plots.weight_and_effect({}, heavy=0.8, finding="z"),
+            "looks: expected at least one",
+        ),
+        (
+            lambda: plots.weight_and_effect({"a": ([0.5], [1.5])}, heavy=0.8, finding="z"),
+            "a: expected numbers from 0 to 1",
+        ),
+        (
+            lambda: plots.weight_and_effect({"a": ([0.5], [1, 1])}, heavy=0.8, finding="z"),
+            "weights has 1, shares has 2",
         ),
         (lambda: plots.circuits({}), "panels: expected at least one entry"),
         (lambda: plots.circuits({"a": ("Z", OWN, LAST)}), "a: expected X or Y"),

@@ -160,14 +160,14 @@ def test_a_patch_after_the_last_block_is_the_other_sentence_whole() -> None:
         assert np.array_equal(elsewhere["after"], elsewhere["before"])
     word = compute(change=PATCH_OTHER_KIND, after=0, position=PLACES[ADJECTIVE])
     assert np.allclose(word["after"], compute(change=OTHER_KIND)["after"], atol=1e-12)
-    assert word["answer"] == ["animal", "dog"]
+    assert word["answer"] == ["dog", "river"]
 
 
 def test_a_look_ahead_has_no_weight_and_taking_it_away_does_nothing() -> None:
     ahead = compute(change=LOOK_ALL, position=PLACES[3], source=PLACES[9])
     assert ahead["given"] == 0 and np.array_equal(ahead["before"], ahead["after"])
-    here = compute(change=LOOK, block=2, head=1)
-    assert here["given"] == compute(block=2, head=1)["weights"][DECIDING, CROSSER] > 0.9
+    here = compute(change=LOOK, block=2, head=4)
+    assert here["given"] == compute(block=2, head=4)["weights"][DECIDING, CROSSER] > 0.9
     assert here["weights"][DECIDING, CROSSER] == 0
 
 
@@ -204,7 +204,7 @@ def lists(explorer: ProbeExplorer) -> list[str]:
 def test_the_lists_write_the_sentence_and_the_sentence_sets_the_lists() -> None:
     explorer = ProbeExplorer()
     field = part(explorer, ipw.Text, "Sentence")
-    assert lists(explorer) == ["animal", "dog", "tired"]
+    assert lists(explorer) == ["dog", "river", "tired"]
     for label, word in (("First noun", "river"), ("Second noun", "cat"), ("Adjective", "steep")):
         part(explorer, ipw.Dropdown, label).value = word
     assert field.value == explorer.values["sentence"] == text("river", "cat", "steep")
@@ -214,7 +214,7 @@ def test_the_lists_write_the_sentence_and_the_sentence_sets_the_lists() -> None:
     assert field.value == explorer.values["sentence"] == text("fox", "hill", "weak")
     assert spoken(explorer, "alert") is None
     explorer.reset()
-    assert field.value == START["sentence"] and lists(explorer) == ["animal", "dog", "tired"]
+    assert field.value == START["sentence"] and lists(explorer) == ["dog", "river", "tired"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_sentence_that_cannot_be_is_kept_for_mending(typed: str, says: str) ->
     alert = spoken(explorer, "alert")
     assert alert.startswith("Sentence: expected ") and says in alert
     assert alert.endswith(
-        "The picture stays at “the animal did not cross the dog because it was too tired, …”."
+        "The picture stays at “the dog did not cross the river because it was too tired, s…”."
     )
     assert field.value == typed
     assert (picture(explorer) == seen).all() and explorer.status == said
@@ -255,11 +255,12 @@ def test_another_control_brings_back_the_sentence_that_holds() -> None:
 
 def test_one_noun_cannot_stand_in_both_slots() -> None:
     explorer = ProbeExplorer()
-    part(explorer, ipw.Dropdown, "First noun").value = "dog"
-    assert "as word 7, after “the dog did not cross the”, got 'dog'." in spoken(explorer, "alert")
-    assert explorer.arrays["nouns"] == ["animal", "dog"]
+    part(explorer, ipw.Dropdown, "First noun").value = "river"
+    alert = spoken(explorer, "alert")
+    assert "as word 7, after “the river did not cross the”, got 'river'." in alert
+    assert explorer.arrays["nouns"] == ["dog", "river"]
     part(explorer, ipw.Dropdown, "Second noun").value = "cat"
-    assert explorer.arrays["nouns"] == ["dog", "cat"] and spoken(explorer, "alert") is None
+    assert explorer.arrays["nouns"] == ["river", "cat"] and spoken(explorer, "alert") is None
 
 
 def test_a_prompt_reads_back_as_itself() -> None:
@@ -281,28 +282,28 @@ def test_a_control_is_idle_where_it_does_nothing_and_nowhere_else() -> None:
 
 
 def test_the_status_says_what_is_seen_and_what_changes() -> None:
-    explorer = ProbeExplorer(block=2, head=1)
+    explorer = ProbeExplorer(block=2, head=4)
     row = explorer.arrays["weights"][DECIDING]
     assert row.argmax() == CROSSER
-    seen = f"Block 2, head 1 puts {100 * row.max():.0f} % of the deciding row on “animal” (1)."
+    seen = f"Block 2, head 4 puts {100 * row.max():.0f} % of the deciding row on “dog” (1)."
     p = explorer.arrays["before"][0]
-    assert explorer.status == f"{seen} The answer is “animal” ({100 * p:.0f} %, right)."
+    assert explorer.status == f"{seen} The answer is “dog” ({100 * p:.0f} %, right)."
     explorer.set_values(change=PATCH_OTHER_KIND)
     row, p = explorer.arrays["weights"][DECIDING], explorer.arrays["after"][1]
     assert explorer.status == (
-        f"Block 2, head 1 puts {100 * row.max():.0f} % of the deciding row on "
-        f"“{explorer.arrays['words'][row.argmax()]}” ({row.argmax()}). The answer is “animal” "
+        f"Block 2, head 4 puts {100 * row.max():.0f} % of the deciding row on "
+        f"“{explorer.arrays['words'][row.argmax()]}” ({row.argmax()}). The answer is “dog” "
         "(99 %, right); with the patch at 14 after block 1 from the sentence with the adjective "
-        f"swapped it changes from “animal” to “dog” ({100 * p:.0f} %)."
+        f"swapped it changes from “dog” to “river” ({100 * p:.0f} %)."
     )
     explorer.set_values(change=NOUNS)
     assert explorer.status.endswith(
-        "; with the nouns swapped it changes from “animal” to “dog” (99 %, right)."
+        "; with the nouns swapped it changes from “dog” to “river” (99 %, right)."
     )
     explorer.set_values(change=OTHER_KIND)
-    assert "; with “wet” as the adjective it changes from “animal” to “dog”" in explorer.status
+    assert "; with “wet” as the adjective it changes from “dog” to “river”" in explorer.status
     explorer.set_values(change=HEAD)
-    stays = f"; without this head it stays “animal” ({100 * explorer.arrays['sure'][1]:.0f} %)."
+    stays = f"; without this head it stays “dog” ({100 * explorer.arrays['sure'][1]:.0f} %)."
     assert explorer.status.endswith(stays)
     explorer.set_values(change=LOOK)
     given = 100 * explorer.arrays["given"]
@@ -378,7 +379,7 @@ def test_what_is_written_beside_a_bar() -> None:
     bars = explorer.figure.axes[2]
     beside = {(t.get_position()[1], t.get_text()) for t in bars.texts if "%" in t.get_text()}
     texts_of = {round(y, 2): words for y, words in beside}
-    assert texts_of[-0.17].endswith("✓") and texts_of[1.17].endswith("✓")  # animal; then dog
+    assert texts_of[-0.17].endswith("✓") and texts_of[1.17].endswith("✓")  # dog; then river
     assert not texts_of[0.17].endswith("✓") and not texts_of[0.83].endswith("✓")
     for part_of, shift in (("before", -0.17), ("after", 0.17)):
         for place, p in enumerate(explorer.arrays[part_of]):
@@ -389,6 +390,19 @@ def test_what_is_written_beside_a_bar() -> None:
                 assert words.startswith(">99 %")
             else:
                 assert words.startswith(f"{100 * p:.0f} %")
+
+
+def test_a_bar_alone_stands_at_its_label_and_two_stand_round_it() -> None:
+    explorer = ProbeExplorer()
+    bars = explorer.figure.axes[2]
+
+    def middles(turn: int) -> list[float]:
+        return [bar.get_y() + bar.get_height() / 2 for bar in bars.containers[turn]]
+
+    assert middles(0) == pytest.approx([0, 1, 2])
+    explorer.set_values(change=HEAD)
+    assert np.add(middles(0), middles(1)) == pytest.approx([0, 2, 4])
+    assert np.all(np.less(middles(0), middles(1)))
 
 
 def test_words_in_the_picture_are_large_enough_inside_it_and_apart() -> None:
@@ -492,10 +506,11 @@ def test_a_closed_explorer_frees_its_copy_of_the_model() -> None:
 
 
 def test_the_alt_text_has_the_numbers_drawn() -> None:
-    explorer = ProbeExplorer(change=LOOK)
+    explorer = ProbeExplorer(change=PATCH_OTHER_KIND)
     alt = explorer.alt(explorer.values, explorer.arrays)
     assert f"“{START['sentence']}”" in alt and explorer.status in alt
     p = explorer.arrays["after"]
-    assert f"after the change {100 * p[0]:.0f} %, {100 * p[1]:.0f} % and {100 * p[2]:.0f} %" in alt
+    assert p[0] < 0.005 and 0.99 < p[1] < 0.995 and p[2] < 0.005
+    assert f"after the change under 1 %, {100 * p[1]:.0f} % and under 1 %" in alt
     explorer.set_values(change=NOTHING)
     assert "after the change" not in explorer.alt(explorer.values, explorer.arrays)

@@ -66,6 +66,7 @@ from course.plots.nb11_winograd_probes import (
     circuits,
     every_seed,
     interval,
+    weight_and_effect,
     who_is_it,
 )
 from course.plots.parts import (
@@ -172,6 +173,7 @@ __all__ = [
     "two_layer_lookup",
     "two_pasts",
     "unit",
+    "weight_and_effect",
     "what_is_carried",
     "what_is_left",
     "who_is_it",

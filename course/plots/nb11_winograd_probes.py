@@ -12,7 +12,7 @@ from course.inputs import require_same
 from course.plots.drawing import Canvas
 from course.plots.parts import as_array, draw_matrix, label_tokens, require_some
 from course.plots.places import Place, Spot
-from course.plots.style import COLOURS, INK, QUIET, Picture, new_figure, styled
+from course.plots.style import COLOURS, INK, MARKERS, QUIET, Picture, new_figure, styled
 
 # 97.5 % points of Student's t, for 1, 2, … degrees of freedom; beyond them the normal law's.
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
@@ -188,7 +188,7 @@ def by_word(
     *,
     finding: str,
     ylabel: str = "",
-    least: float = 0.1,
+    least: float = 0.05,
 ) -> Picture:
     """Heat maps [R, T] of weights or shares from 0 to 1, two a line: a column a word.
 
@@ -231,12 +231,76 @@ def by_word(
             axes.set_ylabel(ylabel)
     for axes in grid.flat[len(arrays) :]:
         axes.axis("off")
+    bar = figure.colorbar(image, ax=grid, aspect=30, pad=0.015)
+    bar.outline.set_visible(False)
+    bar.set_ticks([0, 0.5, 1], labels=["0", "0.5", "1"])
     return Picture(
         figure,
         finding=finding,
         alt=(
             f"{len(arrays)} heat maps of numbers from 0 (dark blue) to 1 (yellow), rows "
             f"{', '.join(rows)}, columns {' '.join(words)}: {'; '.join(arrays)}."
+        ),
+    )
+
+
+@styled
+def weight_and_effect(
+    looks: Mapping[str, tuple[object, object]], *, heavy: float, finding: str
+) -> Picture:
+    """Looks of heads: label → (mean weight, share still right without the look), a point each.
+
+    A ring marks each look with at least ``heavy`` of the weight whose loss changes no answer at
+    all (share 1). Raises ``ValueError`` for no looks and numbers outside 0…1.
+    """
+    require_some("looks", looks)
+    figure = new_figure(6.6, 3.8)
+    axes = figure.subplots()
+    rings = []
+    for place, (label, pair) in enumerate(looks.items()):
+        weight, right = (as_array(label, one, ndim=1) for one in pair)
+        require_same(label, {"weights": len(weight), "shares": len(right)})
+        for array in (weight, right):
+            if not ((array >= -1e-6) & (array <= 1 + 1e-6)).all():
+                raise ValueError(f"{label}: expected numbers from 0 to 1, got {array.tolist()}")
+        axes.scatter(
+            weight,
+            right,
+            s=22,
+            marker=MARKERS[place % len(MARKERS)],
+            color=COLOURS[place % len(COLOURS)],
+            alpha=0.55,
+            linewidth=0,
+            label=label,
+            clip_on=False,
+            zorder=3,
+        )
+        idle = (weight >= heavy) & (right == 1)
+        rings.append(np.stack([weight[idle], right[idle]], 1))
+    ringed = np.concatenate(rings)
+    axes.scatter(
+        ringed[:, 0],
+        ringed[:, 1],
+        s=95,
+        facecolor="none",
+        edgecolor=INK,
+        linewidth=1.4,
+        label=f"{heavy:g} or more, nothing lost",
+        clip_on=False,
+        zorder=4,
+    )
+    ticks = np.linspace(0, 1, 6)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.05), xticks=ticks, yticks=ticks)
+    axes.set(xlabel="mean weight of the look", ylabel="still right without it")
+    axes.grid()
+    axes.legend(loc="lower left")
+    return Picture(
+        figure,
+        finding=finding,
+        alt=(
+            f"Scatter plot of looks, {', '.join(looks)}: mean weight to the right, share still "
+            f"right without the look upwards. {sum(map(len, rings))} points at the top right have "
+            "a ring."
         ),
     )
 

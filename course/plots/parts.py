@@ -93,13 +93,21 @@ def label_tokens(
         axes.tick_params(axis="x", labelrotation=0 if upright else 90)
 
 
-def clear_of_ticks(axes: Axes) -> None:
-    """Set the name of the horizontal axis below the tick labels as they are now."""
+def clear_of_ticks(axes: Axes, *, both: bool = False) -> None:
+    """Set the name of the horizontal axis below the tick labels as they are now.
+
+    ``both``: and that of the vertical axis to their left.
+    """
     figure = axes.get_figure(root=True)
     renderer = FigureCanvasAgg(figure).get_renderer()
     heights = [label.get_window_extent(renderer).height for label in axes.get_xticklabels()]
     deep = max(heights) + 0.16 * renderer.dpi
-    axes.xaxis.set_label_coords(0.5, -deep / axes.get_window_extent(renderer).height)
+    whole = axes.get_window_extent(renderer)
+    axes.xaxis.set_label_coords(0.5, -deep / whole.height)
+    if both:
+        widths = [label.get_window_extent(renderer).width for label in axes.get_yticklabels()]
+        wide = max(widths) + 0.12 * renderer.dpi
+        axes.yaxis.set_label_coords(-wide / whole.width, 0.5)
 
 
 def draw_matrix(

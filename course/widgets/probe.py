@@ -121,20 +121,20 @@ class SentenceField(TextField):
     slots: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # label, position, words
 
     @classmethod
-    def of(cls, task: Winograd) -> SentenceField:
-        """For the words of ``task``; the first sentence has its first two nouns."""
+    def of(cls, task: Winograd, first: str | None = None) -> SentenceField:
+        """For the words of ``task``, with the sentence ``first`` (None: of its first two nouns)."""
         words = (tuple(task.nouns), task.crossables, task.adjectives)
         labels = ("First noun", "Second noun", "Adjective")
         places = (CROSSER, CROSSED, ADJECTIVE)
         pairs = (task.pairs[0], task.pairs[0], task.pairs[len(task.pairs) // 2], task.pairs[-1])
         kinds = (task.of_crosser[0], task.of_crossed[0], task.of_crosser[-1], task.of_crossed[-1])
-        first, *examples = (
+        plain, *examples = (
             _prompt(task.sentence(*pair, kind).split())
             for pair, kind in zip(pairs, kinds, strict=True)
         )
         return cls(
             "Sentence",
-            first,
+            plain if first is None else read_prompt(task, first),
             partial(read_prompt, task),
             tuple(examples),
             slots=tuple(zip(labels, places, words, strict=True)),
@@ -171,10 +171,12 @@ def _split(prompt: str) -> list[str]:
     return prompt.replace(",", " ,").split()
 
 
-def controls_of(task: Winograd, *, blocks: int, heads: int) -> dict[str, Control]:
+def controls_of(
+    task: Winograd, *, blocks: int, heads: int, first: str | None = None
+) -> dict[str, Control]:
     """The controls for a task's words and a model of so many blocks, with so many heads each."""
     return {
-        "sentence": SentenceField.of(task),
+        "sentence": SentenceField.of(task, first),
         "block": Slider("Block", blocks, low=1, high=blocks),
         "head": Slider("Head", 1, low=1, high=heads),
         "change": Choice("Change", NOTHING, CHANGES),
@@ -294,8 +296,10 @@ class ProbeExplorer(Explorer):
         "0; numbers in the map are per cent. After a change the map is that of the changed pass, "
         "and orange shows what was changed."
     )
-    size = (8.4, 4.74)
-    controls: ClassVar[Mapping[str, Control]] = controls_of(REPAIRED, blocks=2, heads=4)
+    size = (8.4, 4.48)
+    controls: ClassVar[Mapping[str, Control]] = controls_of(
+        REPAIRED, blocks=2, heads=4, first=REPAIRED.sentence("dog", "river", "tired")
+    )
 
     def __init__(
         self, model: Transformer | None = None, task: Winograd | None = None, **values: object
@@ -336,10 +340,10 @@ class ProbeExplorer(Explorer):
         self._labelled: list[str] = []
         self._signed: bool | None = None
         self._build_map(
-            figure.add_axes((1.4 / wide, 1.46 / high, _SIDE / wide, _SIDE / high)),
-            figure.add_axes((4.38 / wide, 1.56 / high, 0.1 / wide, (_SIDE - 0.2) / high)),
+            figure.add_axes((1.4 / wide, 1.2 / high, _SIDE / wide, _SIDE / high)),
+            figure.add_axes((4.38 / wide, 1.3 / high, 0.1 / wide, (_SIDE - 0.2) / high)),
         )
-        self._build_bars(figure.add_axes((6.05 / wide, 1.46 / high, 1.55 / wide, _SIDE / high)))
+        self._build_bars(figure.add_axes((6.05 / wide, 1.2 / high, 1.55 / wide, _SIDE / high)))
 
     def _build_map(self, axes: Axes, scale: Axes) -> None:
         T = len(PLACES)
@@ -353,7 +357,6 @@ class ProbeExplorer(Explorer):
         )
         axes.set_xlabel("the token looked at")
         axes.set_ylabel("the token that looks")
-        axes.yaxis.set_label_coords(-1.14 / _SIDE, 0.5)
         axes.tick_params(length=0)
         for edge in axes.spines.values():
             edge.set_visible(False)
@@ -413,22 +416,28 @@ class ProbeExplorer(Explorer):
         if labels != self._labelled:
             self._labelled = labels
             words = arrays["words"]
-            columns = [short(word, 9) for word in words]
+            columns = [short(word, 7) for word in words]
             rows = [f"{word} {place}" for place, word in enumerate(columns)]
             label_tokens(self._map, rows=rows, columns=columns, upright=False)
-            clear_of_ticks(self._map)
+            clear_of_ticks(self._map, both=True)
             self._answers.set_yticks(
                 range(3), [*(short(noun) for noun in arrays["nouns"]), "any other"]
             )
+            for label in self._answers.get_yticklabels():
+                label.set_parse_math(False)
         self._update_bars(arrays)
 
     def _update_bars(self, arrays: dict[str, Any]) -> None:
         shown = (True, arrays["changed"])
         named = [*arrays["nouns"], None]
+        apart = 0.17 if arrays["changed"] else 0.0  # one bar alone stands at its label
         for turn, part in enumerate(("before", "after")):
-            for bar, said, p, noun in zip(
-                self._bars[turn], self._said[turn], arrays[part], named, strict=True
+            shift = (-apart, apart)[turn]
+            for place, (bar, said, p, noun) in enumerate(
+                zip(self._bars[turn], self._said[turn], arrays[part], named, strict=True)
             ):
+                bar.set_y(place + shift - bar.get_height() / 2)
+                said.set_y(place + shift)
                 bar.set_width(p)
                 bar.set_visible(shown[turn])
                 said.set_visible(shown[turn])
