@@ -3,8 +3,9 @@
 :func:`run` keeps what a pass leaves behind: the stream before and after every block, and the maps.
 The context managers change one thing of a pass (a piece of the stream, a head, a single look) for
 as long as their ``with`` block lasts; :func:`run`, ``model(tokens)`` and ``attention_maps`` all see
-the change. Several may be nested; a mean over other texts is taken when its ``with`` is entered, by
-the model as it is then. Afterwards the model is as it was, also after an error.
+the change. Several may be nested, or end in any order; a mean over other texts is taken when its
+``with`` is entered, by the model as it is then. Afterwards the model is as it was, also after an
+error. Inside, a copy of the model is refused (``RuntimeError``): it would keep the change.
 
 Blocks and heads have the numbers of ``model.blocks`` and of a map's axis, from 0; a place in the
 stream is named by how many blocks lie behind it: ``after=0`` is the embedding.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -152,24 +154,23 @@ def _stream(model: Transformer, after: int, change: Callable[[Tensor], Tensor]) 
     """Inside, the stream after ``after`` blocks goes through ``change``."""
     _require_index("after", after, len(model.blocks) + 1)
     if after == 0:
-        embed = model.embed
-
-        def changed(tokens: Tensor, *, offset: int = 0) -> Tensor:
-            return change(embed(tokens, offset=offset))
-
-        with _instead(model, embed=changed, decode=_no_decoding):
+        # Without an offset, which only decode gives.
+        changed = {"embed": lambda embed, tokens: change(embed(tokens))}
+        with _instead(model, **changed, decode=_no_decoding):
             yield
         return
-    block = model.blocks[after - 1]
-    forward, with_weights = block.forward, block.with_weights
 
-    def shown(x: Tensor) -> tuple[Tensor, Tensor]:
+    def shown(with_weights: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         y, weights = with_weights(x)
         return change(y), weights
 
     with (
         _instead(model, decode=_no_decoding),
-        _instead(block, forward=lambda x: change(forward(x)), with_weights=shown),
+        _instead(
+            model.blocks[after - 1],
+            forward=lambda forward, x: change(forward(x)),
+            with_weights=shown,
+        ),
     ):
         yield
 
@@ -210,9 +211,8 @@ def _without_head(
     layer: MultiHeadAttention, head: int, position: Positions, mean: Tensor | None
 ) -> Any:
     """Inside, ``layer`` mixes ``head`` as zero, or as its part of ``mean [1,H,T,Dv]``."""
-    merge = layer.merge
 
-    def without(o: Tensor, form: str = "concat") -> Tensor:
+    def without(merge: Any, o: Tensor, form: str = "concat") -> Tensor:
         if mean is not None and mean.shape[2] != o.shape[2]:
             raise ValueError(
                 f"mean_over: expected texts of the same length, T = {o.shape[2]}, "
@@ -228,9 +228,9 @@ def _without_head(
 
 def _mean_of_heads(model: Transformer, layer: MultiHeadAttention, tokens: Tensor) -> Tensor:
     """What the heads hand to ``W_o``, averaged over the texts ``[N,T]``: ``[1,H,T,Dv]``."""
-    merge, found = layer.merge, []
+    found = []
 
-    def watched(o: Tensor, form: str = "concat") -> Tensor:
+    def watched(merge: Any, o: Tensor, form: str = "concat") -> Tensor:
         found.append(o.mean(0, keepdim=True))
         return merge(o, form)
 
@@ -296,16 +296,15 @@ def _weighs(part: nn.Module) -> bool:
 
 def _weighing(mixer: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Inside, ``mixer`` weighs its values with ``change(weights)``."""
-    with_weights = mixer.with_weights
 
-    def shown(x: Tensor) -> tuple[Tensor, Tensor]:
+    def shown(with_weights: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         weights = change(with_weights(x)[1])
         if isinstance(mixer, MeanMixer):
             return weights[:, 0] @ x, weights
         values = mixer.attention.heads(x)[2]
         return mixer.attention.merge(weights @ values), weights
 
-    return _instead(mixer, forward=lambda x: shown(x)[0], with_weights=shown)
+    return _instead(mixer, forward=lambda _, x: mixer.with_weights(x)[0], with_weights=shown)
 
 
 # -------------------------------------------------------------------------------------- in common
@@ -313,16 +312,34 @@ def _weighing(mixer: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @contextmanager
 def _instead(owner: nn.Module, **methods: Callable[..., Any]) -> Iterator[None]:
-    """Inside, ``owner`` has these methods in place of its own."""
-    own = vars(owner)
-    before = {name: own[name] for name in methods if name in own}  # of an intervention around
-    own.update(methods)
+    """Inside, ``owner`` has these methods; each is given the one whose place it takes first."""
+    methods["__getstate__"] = _no_copy  # what copy, deepcopy and pickle ask for
+    inside: list[dict[str, Any]] = vars(owner).setdefault("_inside", [])
+    inside.append(methods)
+    _rebuild(owner, methods)
     try:
         yield
     finally:
-        for name in methods:
-            del own[name]
-        own.update(before)
+        inside[:] = [others for others in inside if others is not methods]
+        _rebuild(owner, methods)
+        if not inside:
+            del vars(owner)["_inside"]
+
+
+def _rebuild(owner: nn.Module, names: Iterable[str]) -> None:
+    """Put these methods together anew, from the class's own and all interventions around."""
+    own = vars(owner)
+    for name in names:
+        own.pop(name, None)
+        for methods in own["_inside"]:
+            if name in methods:
+                own[name] = partial(methods[name], getattr(owner, name, None))
+
+
+def _no_copy(*_: Any) -> Any:
+    raise RuntimeError(
+        "copy: expected a model outside of interventions: a copy made inside would keep the change"
+    )
 
 
 def _no_decoding(*_: Any, **__: Any) -> Any:

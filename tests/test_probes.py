@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import itertools
 import math
+import pickle
 from contextlib import ExitStack
 
 import numpy as np
@@ -12,6 +15,8 @@ import torch
 from torch import nn
 
 from course import probes
+from course.experiments.winograd import order_gap
+from course.tasks.winograd import Winograd
 from course.transformer import Transformer, TransformerConfig
 from tests.drawing import close
 
@@ -411,6 +416,52 @@ def test_an_inner_context_leaves_the_outer_one(m):
                 assert not torch.equal(m.run(model, TOKENS).logits, alone)
             assert torch.equal(m.run(model, TOKENS).logits, alone)
             close(model(TOKENS), alone)
+
+
+def test_contexts_may_end_in_any_order(m):
+    model = make()
+    before, had = model(TOKENS), attributes(model)
+    kinds = interventions(m, model)[2:]  # a mean would be taken with the first still there
+    kinds.append(lambda: m.ablate_head(model, 1, 2))
+    for first, second in itertools.permutations(kinds, 2):
+        one, two = first(), second()
+        one.__enter__()
+        two.__enter__()
+        one.__exit__(None, None, None)
+        left = m.run(model, TOKENS).logits
+        with pytest.raises(RuntimeError, match="decode"):
+            model.decode(TOKENS)
+        two.__exit__(None, None, None)
+        assert torch.equal(model(TOKENS), before) and attributes(model) == had
+        with second():
+            assert torch.equal(m.run(model, TOKENS).logits, left)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps, lambda x: torch.save(x, io.BytesIO())]
+)
+def test_no_copy_is_made_inside(m, copied):
+    model = make()
+    for make_one in interventions(m, model):
+        with make_one(), pytest.raises(RuntimeError, match="copy: expected a model outside of int"):
+            copied(model)
+    with m.ablate_head(model, 1, 0), pytest.raises(RuntimeError, match="copy: expected"):
+        copied(model.blocks[1].mixer.attention)  # the part that is changed
+    copied(model)
+    assert torch.equal(copy.deepcopy(model)(TOKENS), model(TOKENS))
+
+
+def test_the_order_gap_is_not_taken_inside(m):
+    task = Winograd()
+    model = make(vocab_size=len(task), max_length=18)
+    sentences = task.sentences(task.pairs[:2])
+    gap = order_gap(model, task, sentences)
+    with (
+        m.ablate_position(model, 3, after=1),
+        pytest.raises(RuntimeError, match="copy: expected a model outside"),
+    ):
+        order_gap(model, task, sentences)
+    assert order_gap(model, task, sentences) == gap > 0
 
 
 def test_what_is_given_is_not_changed(m):
