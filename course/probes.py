@@ -24,17 +24,24 @@ from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from course.attention import MultiHeadAttention
-from course.inputs import require_rank, require_same
+from course.inputs import (
+    require_floating,
+    require_positive,
+    require_rank,
+    require_same,
+    require_tensor,
+)
 from course.mixers import MeanMixer, Mixer
 from course.randomness import mode_kept
 from course.transformer import Transformer
 
-#: One position, several, or all (None).
-Positions = int | Sequence[int] | None
+#: One position, several (also as a tensor of whole numbers), or all (None).
+Positions = int | Sequence[int] | Tensor | None
 
 
 class Run(NamedTuple):
@@ -52,8 +59,9 @@ def run(model: Transformer, tokens: Tensor) -> Run:
     """A pass over ``tokens [B,T]`` by the readable path, without dropout, and all it leaves behind.
 
     Inside an intervention it is the changed pass. Raises ``NotImplementedError`` if a mixer has no
-    weights to show.
+    weights to show, ``ValueError`` for what is no :class:`Transformer` or no tokens.
     """
+    _require_model(model)
     with mode_kept(model):
         model.eval()
         streams: list[Tensor] = [model.embed(tokens)]
@@ -69,8 +77,15 @@ def run(model: Transformer, tokens: Tensor) -> Run:
 def logit_lens(model: Transformer, streams: Sequence[Tensor]) -> Tensor:
     """What the model would say after each of ``streams``, ``[B,T,E]``: logits ``[n,B,T,V]``.
 
-    With those of a :class:`Run` the last entry is the model's own answer.
+    With those of a :class:`Run` the last entry is the model's own answer. Raises ``ValueError`` for
+    no stream, or one of another width.
     """
+    _require_model(model)
+    if not len(streams):
+        raise ValueError("streams: expected at least one, got none")
+    for x in streams:
+        require_rank("streams", x, "B T E")
+        require_same("E", {"the model": model.config.E, "streams": x.shape[2]})
     return torch.stack([model.read_out(x) for x in streams])
 
 
@@ -84,10 +99,12 @@ def patch(
     """Inside, the stream after ``after`` blocks is ``stream`` at ``position``, elsewhere its own.
 
     ``stream [B,T,E]``, or one row for all, ``[1,T,E]``, comes from another run of the same length:
-    ``run(model, tokens).streams[after]``. Raises ``ValueError`` for a place that is not there, and
-    in the pass if the two runs differ in length, batch or width.
+    ``run(model, tokens).streams[after]``. Raises ``ValueError`` for a place that is not there or
+    numbers that are not floating-point, and in the pass if the two runs differ in length, batch or
+    width.
     """
     require_rank("stream", stream, "B T E")
+    require_floating("stream", stream)
     chosen = _positions("position", position, stream.shape[1])
 
     def put(x: Tensor) -> Tensor:
@@ -99,6 +116,8 @@ def patch(
         require_same("E", {"the model": x.shape[2], "stream": stream.shape[2]})
         if len(stream) != 1:
             require_same("B", {"tokens": len(x), "stream": len(stream)})
+        if stream.is_meta and not x.is_meta:
+            raise ValueError("stream: expected numbers, got a meta tensor, which has none")
         x = x.clone()
         x[:, chosen] = stream[:, chosen].to(x)
         return x
@@ -116,11 +135,17 @@ def patch_each(
     *,
     after: int,
 ) -> Tensor:
-    """:func:`patch` at one position after the other: ``measure(logits)`` of each, ``[T, …]``."""
+    """:func:`patch` at one position after the other: ``measure(logits)`` of each, ``[T, …]``.
+
+    Raises ``ValueError`` as :func:`patch` does, for T = 0 and if ``measure`` returns no tensor.
+    """
+    require_rank("tokens", tokens, "B T")
+    require_positive("tokens: T", tokens.shape[1])
     found = []
     for position in range(tokens.shape[1]):
         with patch(model, stream, after=after, position=position):
             found.append(measure(model(tokens)))
+        require_tensor("measure", found[-1])
     return torch.stack(found)
 
 
@@ -131,10 +156,11 @@ def ablate_position(
     """Inside, the stream after ``after`` blocks tells nothing of this text at ``position``.
 
     It is zero there; with ``mean_over`` (tokens ``[N,T]``) it is the mean of the streams of these
-    texts at the same position. Raises ``ValueError`` as :func:`patch` does.
+    texts at the same position. Raises ``ValueError`` as :func:`patch` does, and for no texts.
     """
     if mean_over is not None:
-        _require_index("after", after, len(model.blocks) + 1)
+        _require_place(model, after)
+        _require_texts(mean_over)
         mean = run(model, mean_over).streams[after].mean(0, keepdim=True)
         with patch(model, mean, after=after, position=position):
             yield
@@ -152,7 +178,7 @@ def ablate_position(
 @contextmanager
 def _stream(model: Transformer, after: int, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Inside, the stream after ``after`` blocks goes through ``change``."""
-    _require_index("after", after, len(model.blocks) + 1)
+    _require_place(model, after)
     if after == 0:
         # Without an offset, which only decode gives.
         changed = {"embed": lambda embed, tokens: change(embed(tokens))}
@@ -191,8 +217,8 @@ def ablate_head(
 
     What it hands to W_o is zero; with ``mean_over`` (tokens ``[N,T]``) it is the mean over these
     texts, position by position. A hybrid mixer loses the head in both halves. Raises ``ValueError``
-    for a block or head that is not there, a mixer without heads, and in the pass if the lengths
-    differ.
+    for a block or head that is not there, a mixer without heads, no texts, and in the pass if the
+    lengths differ.
     """
     mixer = _mixer(model, block)
     layers = [part for part in mixer.modules() if isinstance(part, MultiHeadAttention)]
@@ -228,6 +254,7 @@ def _without_head(
 
 def _mean_of_heads(model: Transformer, layer: MultiHeadAttention, tokens: Tensor) -> Tensor:
     """What the heads hand to ``W_o``, averaged over the texts ``[N,T]``: ``[1,H,T,Dv]``."""
+    _require_texts(tokens)
     found = []
 
     def watched(merge: Any, o: Tensor, form: str = "concat") -> Tensor:
@@ -349,7 +376,24 @@ def _no_decoding(*_: Any, **__: Any) -> Any:
     )
 
 
+def _require_model(model: Any) -> None:
+    if not isinstance(model, Transformer):
+        raise ValueError(f"model: expected a Transformer, got {type(model).__name__}")
+
+
+def _require_place(model: Transformer, after: int) -> None:
+    _require_model(model)
+    _require_index("after", after, len(model.blocks) + 1)
+
+
+def _require_texts(tokens: Tensor) -> None:
+    """A mean over no texts would be NaN."""
+    require_rank("mean_over", tokens, "N T")
+    require_positive("mean_over: N", len(tokens))
+
+
 def _mixer(model: Transformer, block: int) -> Mixer:
+    _require_model(model)
     return model.blocks[_require_index("block", block, len(model.blocks))].mixer
 
 
@@ -357,6 +401,8 @@ def _positions(name: str, position: Positions, T: int) -> slice | list[int]:
     """As an index of the axis of ``T`` positions."""
     if position is None:
         return slice(None)
+    if isinstance(position, Tensor | np.ndarray):
+        position = position.tolist()
     alone = isinstance(position, str) or not isinstance(position, Iterable)
     several: Iterable[Any] = [position] if alone else position  # type: ignore[assignment]
     return [_require_index(name, one, T) for one in several]
