@@ -3,8 +3,9 @@
 :func:`run` keeps what a pass leaves behind: the stream before and after every block, and the maps.
 The context managers change one thing of a pass (a piece of the stream, a head, a single look) for
 as long as their ``with`` block lasts; :func:`run`, ``model(tokens)`` and ``attention_maps`` all see
-the change. Several may be nested; a mean over other texts is taken when its ``with`` is entered, by
-the model as it is then. Afterwards the model is as it was, also after an error.
+the change. Several may be nested, or end in any order; a mean over other texts is taken when its
+``with`` is entered, by the model as it is then. Afterwards the model is as it was, also after an
+error. Inside, a copy of the model is refused (``RuntimeError``): it would keep the change.
 
 Blocks and heads have the numbers of ``model.blocks`` and of a map's axis, from 0; a place in the
 stream is named by how many blocks lie behind it: ``after=0`` is the embedding.
@@ -19,20 +20,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from course.attention import MultiHeadAttention
-from course.inputs import require_rank, require_same
+from course.inputs import (
+    require_floating,
+    require_positive,
+    require_rank,
+    require_same,
+    require_tensor,
+)
 from course.mixers import MeanMixer, Mixer
 from course.randomness import mode_kept
 from course.transformer import Transformer
 
-#: One position, several, or all (None).
-Positions = int | Sequence[int] | None
+#: One position, several (also as a tensor of whole numbers), or all (None).
+Positions = int | Sequence[int] | Tensor | None
 
 
 class Run(NamedTuple):
@@ -50,8 +59,9 @@ def run(model: Transformer, tokens: Tensor) -> Run:
     """A pass over ``tokens [B,T]`` by the readable path, without dropout, and all it leaves behind.
 
     Inside an intervention it is the changed pass. Raises ``NotImplementedError`` if a mixer has no
-    weights to show.
+    weights to show, ``ValueError`` for what is no :class:`Transformer` or no tokens.
     """
+    _require_model(model)
     with mode_kept(model):
         model.eval()
         streams: list[Tensor] = [model.embed(tokens)]
@@ -67,8 +77,15 @@ def run(model: Transformer, tokens: Tensor) -> Run:
 def logit_lens(model: Transformer, streams: Sequence[Tensor]) -> Tensor:
     """What the model would say after each of ``streams``, ``[B,T,E]``: logits ``[n,B,T,V]``.
 
-    With those of a :class:`Run` the last entry is the model's own answer.
+    With those of a :class:`Run` the last entry is the model's own answer. Raises ``ValueError`` for
+    no stream, or one of another width.
     """
+    _require_model(model)
+    if not len(streams):
+        raise ValueError("streams: expected at least one, got none")
+    for x in streams:
+        require_rank("streams", x, "B T E")
+        require_same("E", {"the model": model.config.E, "streams": x.shape[2]})
     return torch.stack([model.read_out(x) for x in streams])
 
 
@@ -82,10 +99,12 @@ def patch(
     """Inside, the stream after ``after`` blocks is ``stream`` at ``position``, elsewhere its own.
 
     ``stream [B,T,E]``, or one row for all, ``[1,T,E]``, comes from another run of the same length:
-    ``run(model, tokens).streams[after]``. Raises ``ValueError`` for a place that is not there, and
-    in the pass if the two runs differ in length, batch or width.
+    ``run(model, tokens).streams[after]``. Raises ``ValueError`` for a place that is not there or
+    numbers that are not floating-point, and in the pass if the two runs differ in length, batch or
+    width.
     """
     require_rank("stream", stream, "B T E")
+    require_floating("stream", stream)
     chosen = _positions("position", position, stream.shape[1])
 
     def put(x: Tensor) -> Tensor:
@@ -97,6 +116,8 @@ def patch(
         require_same("E", {"the model": x.shape[2], "stream": stream.shape[2]})
         if len(stream) != 1:
             require_same("B", {"tokens": len(x), "stream": len(stream)})
+        if stream.is_meta and not x.is_meta:
+            raise ValueError("stream: expected numbers, got a meta tensor, which has none")
         x = x.clone()
         x[:, chosen] = stream[:, chosen].to(x)
         return x
@@ -114,11 +135,17 @@ def patch_each(
     *,
     after: int,
 ) -> Tensor:
-    """:func:`patch` at one position after the other: ``measure(logits)`` of each, ``[T, …]``."""
+    """:func:`patch` at one position after the other: ``measure(logits)`` of each, ``[T, …]``.
+
+    Raises ``ValueError`` as :func:`patch` does, for T = 0 and if ``measure`` returns no tensor.
+    """
+    require_rank("tokens", tokens, "B T")
+    require_positive("tokens: T", tokens.shape[1])
     found = []
     for position in range(tokens.shape[1]):
         with patch(model, stream, after=after, position=position):
             found.append(measure(model(tokens)))
+        require_tensor("measure", found[-1])
     return torch.stack(found)
 
 
@@ -129,10 +156,11 @@ def ablate_position(
     """Inside, the stream after ``after`` blocks tells nothing of this text at ``position``.
 
     It is zero there; with ``mean_over`` (tokens ``[N,T]``) it is the mean of the streams of these
-    texts at the same position. Raises ``ValueError`` as :func:`patch` does.
+    texts at the same position. Raises ``ValueError`` as :func:`patch` does, and for no texts.
     """
     if mean_over is not None:
-        _require_index("after", after, len(model.blocks) + 1)
+        _require_place(model, after)
+        _require_texts(mean_over)
         mean = run(model, mean_over).streams[after].mean(0, keepdim=True)
         with patch(model, mean, after=after, position=position):
             yield
@@ -150,26 +178,25 @@ def ablate_position(
 @contextmanager
 def _stream(model: Transformer, after: int, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Inside, the stream after ``after`` blocks goes through ``change``."""
-    _require_index("after", after, len(model.blocks) + 1)
+    _require_place(model, after)
     if after == 0:
-        embed = model.embed
-
-        def changed(tokens: Tensor, *, offset: int = 0) -> Tensor:
-            return change(embed(tokens, offset=offset))
-
-        with _instead(model, embed=changed, decode=_no_decoding):
+        # Without an offset, which only decode gives.
+        changed = {"embed": lambda embed, tokens: change(embed(tokens))}
+        with _instead(model, **changed, decode=_no_decoding):
             yield
         return
-    block = model.blocks[after - 1]
-    forward, with_weights = block.forward, block.with_weights
 
-    def shown(x: Tensor) -> tuple[Tensor, Tensor]:
+    def shown(with_weights: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         y, weights = with_weights(x)
         return change(y), weights
 
     with (
         _instead(model, decode=_no_decoding),
-        _instead(block, forward=lambda x: change(forward(x)), with_weights=shown),
+        _instead(
+            model.blocks[after - 1],
+            forward=lambda forward, x: change(forward(x)),
+            with_weights=shown,
+        ),
     ):
         yield
 
@@ -190,8 +217,8 @@ def ablate_head(
 
     What it hands to W_o is zero; with ``mean_over`` (tokens ``[N,T]``) it is the mean over these
     texts, position by position. A hybrid mixer loses the head in both halves. Raises ``ValueError``
-    for a block or head that is not there, a mixer without heads, and in the pass if the lengths
-    differ.
+    for a block or head that is not there, a mixer without heads, no texts, and in the pass if the
+    lengths differ.
     """
     mixer = _mixer(model, block)
     layers = [part for part in mixer.modules() if isinstance(part, MultiHeadAttention)]
@@ -210,9 +237,8 @@ def _without_head(
     layer: MultiHeadAttention, head: int, position: Positions, mean: Tensor | None
 ) -> Any:
     """Inside, ``layer`` mixes ``head`` as zero, or as its part of ``mean [1,H,T,Dv]``."""
-    merge = layer.merge
 
-    def without(o: Tensor, form: str = "concat") -> Tensor:
+    def without(merge: Any, o: Tensor, form: str = "concat") -> Tensor:
         if mean is not None and mean.shape[2] != o.shape[2]:
             raise ValueError(
                 f"mean_over: expected texts of the same length, T = {o.shape[2]}, "
@@ -228,9 +254,10 @@ def _without_head(
 
 def _mean_of_heads(model: Transformer, layer: MultiHeadAttention, tokens: Tensor) -> Tensor:
     """What the heads hand to ``W_o``, averaged over the texts ``[N,T]``: ``[1,H,T,Dv]``."""
-    merge, found = layer.merge, []
+    _require_texts(tokens)
+    found = []
 
-    def watched(o: Tensor, form: str = "concat") -> Tensor:
+    def watched(merge: Any, o: Tensor, form: str = "concat") -> Tensor:
         found.append(o.mean(0, keepdim=True))
         return merge(o, form)
 
@@ -296,16 +323,15 @@ def _weighs(part: nn.Module) -> bool:
 
 def _weighing(mixer: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Inside, ``mixer`` weighs its values with ``change(weights)``."""
-    with_weights = mixer.with_weights
 
-    def shown(x: Tensor) -> tuple[Tensor, Tensor]:
+    def shown(with_weights: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         weights = change(with_weights(x)[1])
         if isinstance(mixer, MeanMixer):
             return weights[:, 0] @ x, weights
         values = mixer.attention.heads(x)[2]
         return mixer.attention.merge(weights @ values), weights
 
-    return _instead(mixer, forward=lambda x: shown(x)[0], with_weights=shown)
+    return _instead(mixer, forward=lambda _, x: mixer.with_weights(x)[0], with_weights=shown)
 
 
 # -------------------------------------------------------------------------------------- in common
@@ -313,16 +339,34 @@ def _weighing(mixer: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 @contextmanager
 def _instead(owner: nn.Module, **methods: Callable[..., Any]) -> Iterator[None]:
-    """Inside, ``owner`` has these methods in place of its own."""
-    own = vars(owner)
-    before = {name: own[name] for name in methods if name in own}  # of an intervention around
-    own.update(methods)
+    """Inside, ``owner`` has these methods; each is given the one whose place it takes first."""
+    methods["__getstate__"] = _no_copy  # what copy, deepcopy and pickle ask for
+    inside: list[dict[str, Any]] = vars(owner).setdefault("_inside", [])
+    inside.append(methods)
+    _rebuild(owner, methods)
     try:
         yield
     finally:
-        for name in methods:
-            del own[name]
-        own.update(before)
+        inside[:] = [others for others in inside if others is not methods]
+        _rebuild(owner, methods)
+        if not inside:
+            del vars(owner)["_inside"]
+
+
+def _rebuild(owner: nn.Module, names: Iterable[str]) -> None:
+    """Put these methods together anew, from the class's own and all interventions around."""
+    own = vars(owner)
+    for name in names:
+        own.pop(name, None)
+        for methods in own["_inside"]:
+            if name in methods:
+                own[name] = partial(methods[name], getattr(owner, name, None))
+
+
+def _no_copy(*_: Any) -> Any:
+    raise RuntimeError(
+        "copy: expected a model outside of interventions: a copy made inside would keep the change"
+    )
 
 
 def _no_decoding(*_: Any, **__: Any) -> Any:
@@ -332,7 +376,24 @@ def _no_decoding(*_: Any, **__: Any) -> Any:
     )
 
 
+def _require_model(model: Any) -> None:
+    if not isinstance(model, Transformer):
+        raise ValueError(f"model: expected a Transformer, got {type(model).__name__}")
+
+
+def _require_place(model: Transformer, after: int) -> None:
+    _require_model(model)
+    _require_index("after", after, len(model.blocks) + 1)
+
+
+def _require_texts(tokens: Tensor) -> None:
+    """A mean over no texts would be NaN."""
+    require_rank("mean_over", tokens, "N T")
+    require_positive("mean_over: N", len(tokens))
+
+
 def _mixer(model: Transformer, block: int) -> Mixer:
+    _require_model(model)
     return model.blocks[_require_index("block", block, len(model.blocks))].mixer
 
 
@@ -340,6 +401,8 @@ def _positions(name: str, position: Positions, T: int) -> slice | list[int]:
     """As an index of the axis of ``T`` positions."""
     if position is None:
         return slice(None)
+    if isinstance(position, Tensor | np.ndarray):
+        position = position.tolist()
     alone = isinstance(position, str) or not isinstance(position, Iterable)
     several: Iterable[Any] = [position] if alone else position  # type: ignore[assignment]
     return [_require_index(name, one, T) for one in several]

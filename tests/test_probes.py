@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
+import itertools
 import math
+import pickle
 from contextlib import ExitStack
 
 import numpy as np
@@ -12,6 +15,8 @@ import torch
 from torch import nn
 
 from course import probes
+from course.experiments.winograd import order_gap
+from course.tasks.winograd import Winograd
 from course.transformer import Transformer, TransformerConfig
 from tests.drawing import close
 
@@ -166,6 +171,33 @@ def test_a_patch_is_the_pass_with_that_piece_exchanged(m, after, position):
     close(run.logits, expected)
     for got, wanted in zip((*run.streams, *run.maps), (*streams, *maps), strict=True):
         close(got, wanted)
+
+
+@pytest.mark.parametrize("position", [torch.tensor([1, 4]), np.array([1, 4]), torch.tensor(4)])
+def test_positions_may_stand_in_a_tensor(m, position):
+    model = make()
+    plain = position.tolist()
+    stream = m.run(model, OTHERS).streams[1]
+    for enter in (
+        lambda where: m.patch(model, stream, after=1, position=where),
+        lambda where: m.ablate_position(model, where, after=1),
+        lambda where: m.ablate_head(model, 1, 0, position=where),
+        lambda where: m.ablate_look(model, 1, where, where),
+    ):
+        with enter(plain):
+            expected = m.run(model, TOKENS).logits
+        with enter(position):
+            assert torch.equal(m.run(model, TOKENS).logits, expected)
+
+
+def test_a_stream_of_another_precision_becomes_the_models(m):
+    wide, model = make(), make().float()
+    stream = m.run(wide, OTHERS).streams[1]
+    with m.patch(model, stream.float(), after=1, position=2):
+        expected = m.run(model, TOKENS).logits
+    with m.patch(model, stream, after=1, position=2):
+        got = m.run(model, TOKENS).logits
+    assert got.dtype == torch.float32 and torch.equal(got, expected)
 
 
 def test_a_whole_stream_makes_the_other_run(m):
@@ -413,6 +445,51 @@ def test_an_inner_context_leaves_the_outer_one(m):
             close(model(TOKENS), alone)
 
 
+def test_contexts_may_end_in_any_order(m):
+    model = make()
+    before, had = model(TOKENS), attributes(model)
+    kinds = interventions(m, model)[2:]  # a mean would be taken with the first still there
+    kinds.append(lambda: m.ablate_head(model, 1, 2))
+    for first, second in itertools.permutations(kinds, 2):
+        one, two = first(), second()
+        one.__enter__()
+        two.__enter__()
+        one.__exit__(None, None, None)
+        left = m.run(model, TOKENS).logits
+        assert "decode" in vars(model)  # still refused
+        two.__exit__(None, None, None)
+        assert torch.equal(model(TOKENS), before) and attributes(model) == had
+        with second():
+            assert torch.equal(m.run(model, TOKENS).logits, left)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps, lambda x: torch.save(x, io.BytesIO())]
+)
+def test_no_copy_is_made_inside(m, copied):
+    model = make()
+    for make_one in interventions(m, model):
+        with make_one(), pytest.raises(RuntimeError, match="copy: expected a model outside of int"):
+            copied(model)
+    with m.ablate_head(model, 1, 0), pytest.raises(RuntimeError, match="copy: expected"):
+        copied(model.blocks[1].mixer.attention)  # the part that is changed
+    copied(model)
+    assert torch.equal(copy.deepcopy(model)(TOKENS), model(TOKENS))
+
+
+def test_the_order_gap_is_not_taken_inside(m):
+    task = Winograd()
+    model = make(vocab_size=len(task), max_length=18)
+    sentences = task.sentences(task.pairs[:2])
+    gap = order_gap(model, task, sentences)
+    with (
+        m.ablate_position(model, 3, after=1),
+        pytest.raises(RuntimeError, match="copy: expected a model outside"),
+    ):
+        order_gap(model, task, sentences)
+    assert order_gap(model, task, sentences) == gap > 0
+
+
 def test_what_is_given_is_not_changed(m):
     model, tokens, stream = make(), TOKENS.clone(), m.run(make(), OTHERS).streams[1]
     kept = stream.clone()
@@ -488,6 +565,10 @@ def test_what_is_not_there_is_named_at_once(m, mixer, enter, words):
             "tokens and stream: expected equal sizes on axis B, got tokens has 2, stream has 9",
         ),
         (
+            lambda m, x: m.patch(x, torch.zeros(1, T, E, device="meta"), after=1),
+            "stream: expected numbers, got a meta tensor, which has none",
+        ),
+        (
             lambda m, x: m.patch(x, torch.zeros(1, T, E + 1), after=1),
             "the model and stream: expected equal sizes on axis E",
         ),
@@ -506,10 +587,16 @@ def test_what_does_not_fit_is_named_in_the_pass(m, enter, words):
     ("stream", "position", "words"),
     [
         (torch.zeros(T, E), 0, "stream: expected 3 axes"),
+        (torch.zeros(1, T, E).long(), 0, "stream: expected floating-point numbers, got torch.int"),
+        (torch.zeros(1, T, E) + 1j, 0, "stream: expected floating-point numbers, got torch.comp"),
         ("run", 0, "stream: expected a tensor"),
         (torch.zeros(1, T, E), T, "position: expected a number in 0 … 6, got 7"),
         (torch.zeros(1, T, E), "last", "position: expected a number in 0 … 6, got 'last'"),
         (torch.zeros(1, T, E), 1.0, "position: expected a number in 0 … 6, got 1.0"),
+        (torch.zeros(1, T, E), torch.tensor(1.0), "position: expected a number in 0 … 6, got 1.0"),
+        (torch.zeros(1, T, E), torch.tensor([1, 7]), "position: .* in 0 … 6, got 7"),
+        (torch.zeros(1, T, E), torch.tensor([[1, 2]]), r"position: .* 0 … 6, got \[1, 2\]"),
+        (torch.zeros(1, T, E), torch.ones(T) > 0, "position: .* 0 … 6, got True"),
     ],
 )
 def test_a_stream_that_is_none_is_named(m, stream, position, words):
@@ -518,6 +605,68 @@ def test_a_stream_that_is_none_is_named(m, stream, position, words):
         m.patch(make(), stream, after=1, position=position),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("enter", "words"),
+    [
+        (lambda m, x, texts: m.ablate_head(x, 0, 0, mean_over=texts), "head"),
+        (lambda m, x, texts: m.ablate_position(x, 0, after=1, mean_over=texts), "position"),
+    ],
+)
+def test_a_mean_needs_texts(m, enter, words):
+    for texts, says in (
+        (MANY[:0], "mean_over: N: expected a whole number of at least 1, got 0"),
+        (MANY[0], "mean_over: expected 2 axes"),
+        ("texts", "mean_over: expected a tensor"),
+    ):
+        with pytest.raises(ValueError, match=says), enter(m, make(), texts):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda m, x: m.logit_lens(x, []), "streams: expected at least one, got none"),
+        (
+            lambda m, x: m.logit_lens(x, [torch.zeros(B, T, E + 1)]),
+            "the model and streams: expected equal sizes on axis E, got the model has 12, streams",
+        ),
+        (lambda m, x: m.logit_lens(x, torch.zeros(B, T, E)), "streams: expected 3 axes"),
+        (
+            lambda m, x: m.patch_each(x, TOKENS[:, :0], torch.zeros(1, T, E), torch.sum, after=1),
+            "tokens: T: expected a whole number of at least 1, got 0",
+        ),
+        (
+            lambda m, x: m.patch_each(x, TOKENS[0], torch.zeros(1, T, E), torch.sum, after=1),
+            "tokens: expected 2 axes",
+        ),
+        (
+            lambda m, x: m.patch_each(x, TOKENS, torch.zeros(1, T, E), lambda _: 0.5, after=1),
+            "measure: expected a tensor, got float",
+        ),
+    ],
+)
+def test_what_cannot_be_read_or_measured_is_named(m, act, words):
+    with pytest.raises(ValueError, match=words):
+        act(m, make())
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda m, x: m.run(x, TOKENS),
+        lambda m, x: m.logit_lens(x, [torch.zeros(B, T, E)]),
+        lambda m, x: m.patch(x, torch.zeros(1, T, E), after=1).__enter__(),
+        lambda m, x: m.ablate_position(x, 0, after=1).__enter__(),
+        lambda m, x: m.ablate_position(x, 0, after=1, mean_over=MANY).__enter__(),
+        lambda m, x: m.ablate_head(x, 0, 0).__enter__(),
+        lambda m, x: m.ablate_look(x, 0, 0, 0).__enter__(),
+    ],
+)
+def test_what_is_no_model_is_named(m, act):
+    with pytest.raises(ValueError, match="model: expected a Transformer, got str"):
+        act(m, "m")
 
 
 def test_no_text_is_written_inside(m):

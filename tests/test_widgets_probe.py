@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import subprocess
 import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import ipywidgets as ipw
@@ -471,21 +473,70 @@ def test_a_model_and_a_task_that_do_not_belong_together() -> None:
             ProbeExplorer(*given_)
 
 
-def test_what_a_model_or_a_task_does_not_have_is_said_in_words() -> None:
-    explorer = ProbeExplorer(own("mean"), TASK)
+@pytest.mark.parametrize(
+    ("mixer", "task", "left_out"),
+    [
+        ("softmax", TASK, ()),
+        ("softmax", LEAKY, (NOUNS, PATCH_NOUNS)),
+        ("mean", TASK, (HEAD,)),
+        ("conv", TASK, (HEAD, *LOOKS)),
+        (("conv", "softmax"), TASK, ()),
+        (("conv", "mean"), LEAKY, (NOUNS, PATCH_NOUNS, HEAD)),
+    ],
+)
+def test_what_a_model_or_a_task_does_not_have_is_no_choice(mixer, task, left_out) -> None:
+    L = 1 if isinstance(mixer, str) else len(mixer)
+    explorer = ProbeExplorer(own(mixer, task, L=L), task)
     change = part(explorer, ipw.Dropdown, "Change")
-    change.value = HEAD
+    assert change.options == tuple(x for x in CHANGES if x not in left_out)
+    explorer.set_values(block=L)
+    for choice in change.options:
+        change.value = choice
+        assert spoken(explorer, "alert") is None and explorer.values["change"] == choice
+    assert ProbeExplorer().controls["change"].options == CHANGES
+
+
+def test_what_one_block_does_not_have_is_said_in_words() -> None:
+    explorer = ProbeExplorer(own(("mean", "softmax"), L=2), TASK, block=1)
+    part(explorer, ipw.Dropdown, "Change").value = HEAD
     assert spoken(explorer, "alert") == (
         "block: expected a mixer with heads, got MeanMixer. It stays at “nothing”."
     )
-    change.value = LOOK
-    assert spoken(explorer, "alert") is None and explorer.arrays["given"] == pytest.approx(1 / 15)
-    explorer = ProbeExplorer(own(task=LEAKY), LEAKY)
-    part(explorer, ipw.Dropdown, "Change").value = NOUNS
-    assert "expected one pool of nouns, got nouns and places" in spoken(explorer, "alert")
-    assert change.value == LOOK
-    part(explorer, ipw.Dropdown, "Change").value = OTHER_KIND
-    assert explorer.arrays["right"] == ["animal", "street"]
+
+
+def test_no_copy_is_taken_inside_an_intervention() -> None:
+    model = own()
+    with (
+        probes.ablate_position(model, 3, after=1),
+        pytest.raises(RuntimeError, match="copy: expected a model outside of interventions"),
+    ):
+        ProbeExplorer(model, TASK)
+    ProbeExplorer(model, TASK)
+
+
+def test_a_model_that_has_no_answer_is_refused() -> None:
+    for broken in (math.nan, math.inf):
+        model = own()
+        with torch.no_grad():
+            model.output.weight[3, 2] = broken
+        with pytest.raises(ValueError, match="model: expected finite logits, got nan or inf"):
+            ProbeExplorer(model, TASK)
+
+
+def test_explorers_in_several_threads_do_not_meet() -> None:
+    """They share the stored model, which an intervention changes for a while."""
+    changes = [HEAD, LOOK, PATCH_OTHER_KIND, NOTHING] * 25
+    alone = {change: compute(change=change) for change in changes}
+    every = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda change: compute(change=change), changes))
+    finally:
+        sys.setswitchinterval(every)
+    for change, arrays in zip(changes, found, strict=True):
+        for name in ("before", "after", "weights"):
+            assert np.array_equal(arrays[name], alone[change][name]), (change, name)
 
 
 def test_weights_below_zero_are_drawn_around_zero() -> None:

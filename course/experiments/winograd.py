@@ -144,7 +144,8 @@ def final(trained: Trained) -> dict[str, float]:
 def order_gap(model: Transformer, task: Winograd, sentences: Sentences) -> float:
     """The largest difference that exchanging the nouns makes to a logit after "so the".
 
-    In float64, so that what should be 0 is below 1e-10; the model itself stays as it is.
+    In float64, so that what should be 0 is below 1e-10; the model itself stays as it is. Raises
+    ``RuntimeError`` inside an intervention of :mod:`course.probes`, which a copy would keep.
     """
     wide = copy.deepcopy(model).double().eval()
     logits = [wide(some.prompts)[:, DECIDING] for some in (sentences, task.swap_nouns(sentences))]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
@@ -63,6 +64,9 @@ PLACES = tuple(
 )
 _SIDE = 2.9  # of the map, in inches
 _BEFORE, _AFTER = "#8b929e", COLOURS[1]
+# All explorers of the stored model share it, and Jupyter may compute in several threads: what one
+# changes inside the model, another must not see.
+_TURN = threading.Lock()
 
 
 class Probed(NamedTuple):
@@ -171,15 +175,40 @@ def _split(prompt: str) -> list[str]:
     return prompt.replace(",", " ,").split()
 
 
+def _possible(probed: Probed) -> tuple[str, ...]:
+    """The changes that the task allows, and the mixer of one block at least."""
+    model, task = probed
+
+    def in_some_block(enter: Callable[[int], AbstractContextManager[None]]) -> bool:
+        for block in range(len(model.blocks)):
+            with suppress(ValueError), enter(block):
+                return True
+        return False
+
+    left_out: set[str] = set()
+    if task.places is not None:
+        left_out |= {NOUNS, PATCH_NOUNS}
+    if not in_some_block(lambda block: probes.ablate_head(model, block, 0)):
+        left_out |= {HEAD}
+    if not in_some_block(lambda block: probes.ablate_look(model, block, 0, 0)):
+        left_out |= set(LOOKS)
+    return tuple(change for change in CHANGES if change not in left_out)
+
+
 def controls_of(
-    task: Winograd, *, blocks: int, heads: int, first: str | None = None
+    task: Winograd,
+    *,
+    blocks: int,
+    heads: int,
+    first: str | None = None,
+    changes: tuple[str, ...] = CHANGES,
 ) -> dict[str, Control]:
     """The controls for a task's words and a model of so many blocks, with so many heads each."""
     return {
         "sentence": SentenceField.of(task, first),
         "block": Slider("Block", blocks, low=1, high=blocks),
         "head": Slider("Head", 1, low=1, high=heads),
-        "change": Choice("Change", NOTHING, CHANGES),
+        "change": Choice("Change", NOTHING, changes),
         "position": Choice("Position", PLACES[DECIDING], PLACES),
         "source": Choice("Looked at", PLACES[CROSSER], PLACES),
         "after": Slider("Patch after block", min(1, blocks), low=0, high=blocks),
@@ -207,31 +236,32 @@ def probe(
     ``words``. ``before`` and ``after`` [3]: the probabilities of the first noun, of the second, and
     of all other words together. ``answer`` and ``right`` hold two words each, before and after.
     ``given``: the weight of the look before the change. ``signed``: whether the map has weights
-    below 0. Raises ``ValueError`` for a change that this model or task does not allow.
+    below 0. Raises ``ValueError`` for a change that this model or task does not allow, and for a
+    model whose logits are not finite.
     """
     model, task = probed
     row, column = PLACES.index(position), PLACES.index(source)
     tokens = task.encode(f"{sentence} {_split(sentence)[CROSSER]}")[None]
     mine = _solved(task, tokens)
-    plain = probes.run(model, mine.prompts)
     other = mine
     if change in (NOUNS, PATCH_NOUNS):
         other = task.swap_nouns(mine)
     elif change in (OTHER_KIND, PATCH_OTHER_KIND):
         other = task.swap_adjective(mine)
     read = other if change in (NOUNS, OTHER_KIND) else mine
-    changed = plain
-    if change != NOTHING:
-        with ExitStack() as stack:
-            if change == HEAD:
-                stack.enter_context(probes.ablate_head(model, block - 1, head - 1))
-            elif change in LOOKS:
-                one = head - 1 if change == LOOK else None
-                stack.enter_context(probes.ablate_look(model, block - 1, row, column, head=one))
-            elif change in PATCHES:
-                stream = probes.run(model, other.prompts).streams[after]
-                stack.enter_context(probes.patch(model, stream, after=after, position=row))
-            changed = probes.run(model, read.prompts)
+    with _TURN, ExitStack() as stack:
+        plain = probes.run(model, mine.prompts)
+        if change == HEAD:
+            stack.enter_context(probes.ablate_head(model, block - 1, head - 1))
+        elif change in LOOKS:
+            one = head - 1 if change == LOOK else None
+            stack.enter_context(probes.ablate_look(model, block - 1, row, column, head=one))
+        elif change in PATCHES:
+            stream = probes.run(model, other.prompts).streams[after]
+            stack.enter_context(probes.patch(model, stream, after=after, position=row))
+        changed = plain if change == NOTHING else probes.run(model, read.prompts)
+    if not (plain.logits.isfinite().all() and changed.logits.isfinite().all()):
+        raise ValueError("model: expected finite logits, got nan or inf")
     nouns = [int(mine.crosser), int(mine.crossed)]
     new = ", after the change" if change != NOTHING else ""
     weights = changed.maps[block - 1][0, head - 1].numpy()
@@ -282,7 +312,9 @@ class ProbeExplorer(Explorer):
     """Sentence, block, head and one change inside the model → map and answer, before and after.
 
     ``ProbeExplorer()`` has the stored model; ``ProbeExplorer(model, task)`` a copy of the reader's
-    own, for the words of that task. Raises ``ValueError`` if the two do not belong together.
+    own, for the words of that task, with the changes that both allow. Raises ``ValueError`` if the
+    two do not belong together or the logits are not finite, ``RuntimeError`` for a model that is
+    inside an intervention.
 
     To try: which head looks at the answer, and does the answer change without that look? Patch
     the deciding position after block 1, then after block 2, then after block 0: from where on is
@@ -309,7 +341,10 @@ class ProbeExplorer(Explorer):
             first = SentenceField.of(probed.task).value
             maps = probes.run(probed.model, probed.task.encode(first)[None]).maps
             controls = controls_of(
-                probed.task, blocks=len(maps), heads=min(x.shape[1] for x in maps)
+                probed.task,
+                blocks=len(maps),
+                heads=min(x.shape[1] for x in maps),
+                changes=_possible(probed),
             )
             # This explorer's own, in place of those of the class.
             self.__dict__.update(compute=partial(probe, probed), controls=controls)

@@ -9,6 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,28 +146,45 @@ def fast_path_only(model: Transformer, stream: Tensor, *, after: int, position: 
         hook.remove()
 
 
+def put(owner: Any, methods: dict[str, Any]) -> dict[str, Any]:
+    """Put the methods in place, each given the one before it; returns what was there."""
+    own = vars(owner)
+    before = {name: own[name] for name in methods if name in own}
+    own.update({name: partial(f, getattr(owner, name)) for name, f in methods.items()})
+    return before
+
+
 @contextmanager
 def left_behind(owner: Any, **methods: Any) -> Iterator[None]:
     """Not put back after an error."""
-    own = vars(owner)
-    before = {name: own[name] for name in methods if name in own}
-    own.update(methods)
+    before = put(owner, methods)
     yield
     for name in methods:
-        del own[name]
-    own.update(before)
+        del vars(owner)[name]
+    vars(owner).update(before)
 
 
 @contextmanager
 def forgets_what_was_around(owner: Any, **methods: Any) -> Iterator[None]:
     """An inner intervention takes the outer one with it."""
-    own = vars(owner)
-    own.update(methods)
+    put(owner, methods)
     try:
         yield
     finally:
         for name in methods:
-            own.pop(name, None)
+            vars(owner).pop(name, None)
+
+
+@contextmanager
+def put_back_in_order_only(owner: Any, **methods: Any) -> Iterator[None]:
+    """What was there at the beginning comes back, though it may have ended meanwhile."""
+    before = put(owner, methods)
+    try:
+        yield
+    finally:
+        for name in methods:
+            vars(owner).pop(name, None)
+        vars(owner).update(before)
 
 
 @contextmanager
@@ -269,6 +287,7 @@ MUTANTS = {
     "the readable path is not patched": instead(patch=fast_path_only),
     "after an error the model stays changed": internal("_instead", left_behind),
     "an inner context ends the outer one": internal("_instead", forgets_what_was_around),
+    "a context that ends early comes back": internal("_instead", put_back_in_order_only),
     "the mean is over positions": instead(ablate_position=mean_of_this_text),
     "the next head is taken away": instead(ablate_head=next_head),
     "a head is taken away everywhere": instead(ablate_head=head_everywhere),
