@@ -408,6 +408,26 @@ def test_logits_of_something_else_are_named(m, shape):
             function(torch.zeros(shape), s)
 
 
+def test_nan_is_no_score(m):
+    s, size = m.REPAIRED.split().held_out, len(m.REPAIRED)
+    logits = logits_of(s.answer, size)
+    logits[3, 13] = math.nan  # not asked there
+    assert m.score(logits, s).right == 1
+    logits[3, 14, 5] = math.nan
+    for function in (m.score, m.margin):
+        with pytest.raises(ValueError, match="logits: expected numbers at position 14, got NaN"):
+            function(logits, s)
+
+
+def test_one_pair_has_no_interval(m):
+    s, size = m.REPAIRED.split().held_out, len(m.REPAIRED)
+    one = m.score(logits_of(s[:8].answer, size), s[:8])
+    assert one[:2] == (1, 0) and math.isnan(one.low) and math.isnan(one.high)
+    assert m.score(logits_of(s[:16].answer, size), s[:16]) == (1, 0, 1, 1)
+    with pytest.raises(ValueError, match="sentences: expected at least one sentence, got none"):
+        m.score(logits_of(s[:0].answer, size), s[:0])
+
+
 # ----------------------------------------------------------------------------------- on real models
 
 

@@ -89,8 +89,17 @@ def solve(inputs: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, targets: Tensor) -> float:
-    """The share of targets ``[n,T]`` that ``logits [n,T,V]`` predict; −100 is left out."""
+    """The share of targets ``[n,T]`` that ``logits [n,T,V]`` predict; −100 is left out.
+
+    Raises ``ValueError`` for shapes that do not fit, and for NaN where there is a target.
+    """
+    require_rank("logits", logits, "n T V")
+    require_rank("targets", targets, "n T")
+    require_same("n", {"logits": logits.shape[0], "targets": targets.shape[0]})
+    require_same("T", {"logits": logits.shape[1], "targets": targets.shape[1]})
     scored = targets != NO_TARGET
+    if logits[scored].isnan().any():
+        raise ValueError("logits: expected numbers where there is a target, got NaN")
     return (logits.argmax(-1) == targets)[scored].double().mean().item()
 
 

@@ -383,7 +383,7 @@ class Score(NamedTuple):
     """Shares of sentences: ``right``, ``other`` (the other noun); the rest is no noun of the two.
 
     ``low``, ``high``: 95 % interval of ``right`` over ordered pairs of nouns, since the sentences
-    of one pair are not independent.
+    of one pair are not independent. NaN where there is only one pair: it has no spread.
     """
 
     right: float
@@ -395,8 +395,10 @@ class Score(NamedTuple):
 def score(logits: Tensor, sentences: Sentences) -> Score:
     """What the likeliest next word is after "so the".
 
-    ``logits [n,T,V]`` of the prompts or of longer beginnings of ``sentences``.
+    ``logits [n,T,V]`` of the prompts or of longer beginnings of ``sentences``. Raises
+    ``ValueError`` for other shapes, for NaN, and if there is no sentence.
     """
+    _require_some("sentences", sentences)
     said = _deciding(logits, sentences).argmax(-1)
     right = (said == sentences.answer).double()
     other = (said == sentences.other).double()
@@ -405,8 +407,11 @@ def score(logits: Tensor, sentences: Sentences) -> Score:
     shares = torch.bincount(group, right) / counts
     mean = right.mean().item()
     # Pairs have equally many sentences, unless the caller picked some.
-    half = 1.96 * shares.std().item() / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
-    return Score(mean, other.mean().item(), max(0.0, mean - half), min(1.0, mean + half))
+    low = high = math.nan
+    if len(shares) > 1:
+        half = 1.96 * shares.std().item() / math.sqrt(len(shares))
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return Score(mean, other.mean().item(), low, high)
 
 
 def _deciding(logits: Tensor, sentences: Sentences) -> Tensor:
@@ -417,7 +422,18 @@ def _deciding(logits: Tensor, sentences: Sentences) -> Tensor:
             f"logits: expected {len(sentences)} rows of at least {DECIDING + 1} positions, "
             f"got {list(logits.shape)}"
         )
-    return logits[:, DECIDING]
+    row = logits[:, DECIDING]
+    if row.isnan().any():
+        raise ValueError(f"logits: expected numbers at position {DECIDING}, got NaN")
+    return row
+
+
+def _require_some(name: str, sentences: Any) -> None:
+    """Raise ``ValueError`` unless these are sentences, and there is at least one."""
+    if not isinstance(sentences, Sentences):
+        raise ValueError(f"{name}: expected Sentences, got {type(sentences).__name__}")
+    if not len(sentences):
+        raise ValueError(f"{name}: expected at least one sentence, got none")
 
 
 # ----------------------------------------------------------------------------------------- audits
