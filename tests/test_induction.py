@@ -165,6 +165,11 @@ def test_sizes_that_do_not_fit_are_named(m, change, words):
             function(**(SIZES | change))
 
 
+def test_a_seed_that_is_none_is_named(m):
+    with pytest.raises(ValueError, match="seed: expected a whole number of at least 0, got 'x'"):
+        m.make_repeats(2, seed="x", **SIZES)
+
+
 def test_shapes_that_do_not_fit_are_named(m):
     weights, inputs = torch.zeros(2, 3, 5, 5), torch.zeros(2, 5, dtype=torch.int64)
     for act, words in (

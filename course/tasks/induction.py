@@ -45,6 +45,7 @@ def make_repeats(
     ``ValueError`` unless 2 ≤ shortest ≤ longest ≤ vocab_size and longest < seq_len.
     """
     require_positive("n", n, minimum=0)
+    require_positive("seed", seed, minimum=0)
     _require_room(seq_len, vocab_size, shortest, longest)
     return _draw(
         torch.Generator().manual_seed(int(seed)), n, seq_len, vocab_size, shortest, longest
