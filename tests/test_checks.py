@@ -214,6 +214,43 @@ NAMED = {
     },
     "write_by_chunks": {"minus": "The sign", "backwards": "from the last to the first"},
     "first_mistake": {"counted from 0": "counted from 0", "none": "This is 0 for all keys"},
+    "order_blind": {
+        "bag as a sum": "A sum of tokens is no bag",
+        "the rarest answer": "its rarest answer",
+        "without the last word": "The last token",
+        "misses": "These are the wrong answers",
+    },
+    "two_looks": {
+        "exchanged": "Crosser and crossed are exchanged",
+        "first query and key exchanged": "W_q1 and W_k1 are exchanged",
+        "second query and key exchanged": "W_q2 and W_k2 are exchanged",
+        "scores of 1": "The scores are too small",
+        "too weak for a long text": "it must read the note, with a large number",
+        "first look too weak": "must ask, with a large number",
+        "nobody answers first": "Only W_k1 is wrong",
+        "nobody asks first": "Only W_q1 is wrong",
+        "looks away from the adjective": "Only W_k1 is wrong",
+        "adjective one place on": "Only W_k1 is wrong",
+        "no note": "Only W_v1 is wrong",
+        "kinds without signs": "Only W_v1 is wrong",
+        "nobody asks second": "Only W_q2 is wrong",
+        "both keys 1": "Only W_k2 is wrong",
+        "one key": "Only W_k2 is wrong",
+        "V forgotten": "Only W_k2 is wrong",
+        "not a number": "W_v1: NaN in it",
+        "infinite scores": "W_q2: infinity in it",
+        "fixed places": "taken from the arguments?",
+    },
+    "carriers": {
+        "greedy": "Place by place is not enough",
+        "unsorted": "Sort the places",
+        "the first places": "Only sets that begin at place 0",
+        "the best place": "the best single place",
+        "runs exchanged": "The streams are exchanged",
+        "the complement": "The streams are exchanged",
+        "positive": "The sign",
+        "a mask": "This is a mask",
+    },
 }
 
 
@@ -224,6 +261,22 @@ NAMED = {
 def test_the_bug_is_named(exercise, mutant):
     result = run_check(exercise, wrong_answers()[exercise][mutant])
     assert result.passed is False and NAMED[exercise][mutant] in str(result), str(result)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mutant", "words"),
+    [("order_blind", "the average answer", "rarest"), ("carriers", "emptied", "The sign")],
+)
+def test_another_bug_is_not_named(exercise, mutant, words):
+    result = run_check(exercise, wrong_answers()[exercise][mutant])
+    assert result.passed is False and words not in str(result), str(result)
+
+
+@pytest.mark.parametrize("form", [tuple, list, torch.Tensor.numpy, torch.Tensor.tolist])
+def test_places_may_come_in_any_form(form):
+    """A tuple or list of tensors counts, too, and so does one of numbers."""
+    right = BY_HAND["carriers"]["bits"]
+    assert run_check("carriers", lambda *a: form(right(*a))).passed
 
 
 def test_no_two_numbers_in_a_sentence_look_alike():

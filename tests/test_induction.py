@@ -92,6 +92,16 @@ def test_accuracy_counts_what_was_told(m):
     assert m.accuracy(missed, rows.targets) == pytest.approx(1 - 1 / told)
 
 
+def test_nan_predicts_nothing(m):
+    rows = m.make_repeats(8, seed=3, **SIZES)
+    logits = torch.nn.functional.one_hot(m.solve(rows.inputs).clamp(min=0), 13).double()
+    logits[:, 0] = torch.nan  # nothing is asked there
+    assert m.accuracy(logits, rows.targets) == 1
+    logits[2, -1, 4] = torch.nan
+    with pytest.raises(ValueError, match="logits: expected numbers .* got NaN"):
+        m.accuracy(logits, rows.targets)
+
+
 def matcher(inputs: torch.Tensor, *, later: int = 1) -> torch.Tensor:
     """Weights [n,T,T] spread over the places ``later`` after each earlier place of the token."""
     n, T = inputs.shape
@@ -155,6 +165,11 @@ def test_sizes_that_do_not_fit_are_named(m, change, words):
             function(**(SIZES | change))
 
 
+def test_a_seed_that_is_none_is_named(m):
+    with pytest.raises(ValueError, match="seed: expected a whole number of at least 0, got 'x'"):
+        m.make_repeats(2, seed="x", **SIZES)
+
+
 def test_shapes_that_do_not_fit_are_named(m):
     weights, inputs = torch.zeros(2, 3, 5, 5), torch.zeros(2, 5, dtype=torch.int64)
     for act, words in (
@@ -164,6 +179,10 @@ def test_shapes_that_do_not_fit_are_named(m):
         (lambda: m.induction_score(weights, inputs[:1]), "weights and inputs: .* axis B"),
         (lambda: m.induction_score(weights, inputs[:, :4]), "weights and inputs: .* axis T"),
         (lambda: m.solve(inputs[0]), "inputs: expected 2 axes"),
+        (lambda: m.accuracy(weights[0], inputs), "logits and targets: .* axis n"),
+        (lambda: m.accuracy(weights[0, :2, :4], inputs), "logits and targets: .* axis T"),
+        (lambda: m.accuracy(weights, inputs), "logits: expected 3 axes"),
+        (lambda: m.accuracy(weights[0], inputs[0]), "targets: expected 2 axes"),
     ):
         with pytest.raises(ValueError, match=words):
             act()

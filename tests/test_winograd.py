@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -282,7 +283,10 @@ def test_a_word_that_does_not_belong_is_named_with_its_place(m, text, words):
         m.REPAIRED.encode(text)
 
 
-@pytest.mark.parametrize("pair", [("dog", "dog"), ("dog", "lorry"), ("dog",), "dog"])
+@pytest.mark.parametrize(
+    "pair",
+    [("dog", "dog"), ("dog", "lorry"), ("dog",), "dog", None, ([], "dog"), ("dog", "cat", 1)],
+)
 def test_a_pair_that_is_none_is_named(m, pair):
     two = m.REPAIRED.sentences([("dog", "cat"), ("cat", "dog")])
     assert len(two) == 16 and m.REPAIRED.decode(two.tokens[8]).startswith("the cat did")
@@ -297,11 +301,14 @@ def test_the_leaky_version_knows_who_may_cross(m, crosser):
 
 
 @pytest.mark.parametrize(
-    "tokens", [[36], [-1], [[0]], torch.zeros(1, 2), [1.5], torch.tensor([40])]
+    "tokens",
+    [[36], [-1], [[0]], torch.zeros(1, 2), [1.5], torch.tensor([40]), None, [True], "dog", 36],
 )
 def test_numbers_without_a_word_are_named(m, tokens):
     with pytest.raises(ValueError, match="tokens: expected numbers in 0 … 35"):
         m.REPAIRED.decode(tokens)
+    for one in (1, np.int64(1), torch.tensor(1), [np.int64(1)], torch.tensor([1])):
+        assert m.REPAIRED.decode(one) == "did"
 
 
 @pytest.mark.parametrize(
@@ -310,6 +317,14 @@ def test_numbers_without_a_word_are_named(m, tokens):
         ({"nouns": ["bus", "tram"]}, "nouns: expected at least 3 words, got 2"),
         ({"nouns": "bus tram car"}, "nouns: expected a list of words, got 'bus tram car'"),
         ({"nouns": 3}, "nouns: expected a list of words, got 3"),
+        ({"nouns": None}, "nouns: expected a list of words, got None"),
+        ({"nouns": {"bus", "tram", "car"}}, "nouns: expected a list of words, got {"),
+        (
+            {"nouns": ["bus", "tram", "b\u200bus"]},
+            "nouns: expected single words .* got 'b.u200bus'",
+        ),
+        ({"nouns": ["bus", "tram", "a\x01"]}, "nouns: expected single words .* got 'a.x01'"),
+        ({"nouns": ["bus", "\u00e9", "e\u0301"]}, "nouns: expected new words, got '\u00e9'"),
         ({"nouns": ["bus", "tram", "bus"]}, "nouns: expected new words, got 'bus', which is in no"),
         ({"nouns": ["bus", "tram", "wet"]}, "of_crossed: .* got 'wet', which is in nouns"),
         ({"nouns": ["bus", "tram", "it"]}, "got 'it', which is in the rest of the sentence"),
@@ -327,6 +342,38 @@ def test_numbers_without_a_word_are_named(m, tokens):
 def test_words_that_do_not_serve_are_named(m, own, words):
     with pytest.raises(ValueError, match=words):
         m.Winograd(**own)
+
+
+def test_upper_case_and_typing_do_not_change_the_answer(m):
+    tired = m.REPAIRED.sentence("dog", "cat", "tired")
+    assert m.REPAIRED.sentence("Dog", "CAT", "Tired") == tired
+    task = m.Winograd(nouns=["v\u00e9lo", "tram", "car"])
+    typed = "ve\u0301lo"
+    assert task.sentence(typed, "car", "wet") == task.sentence("v\u00e9lo", "car", "wet")
+    assert task.decode(task.encode(f"the {typed}")) == "the v\u00e9lo"
+    assert task.decode(task.sentences([(typed, "car")]).crosser[:1]) == "v\u00e9lo"
+    with pytest.raises(ValueError, match="sentence: expected words, got int"):
+        m.REPAIRED.sentence(1, "cat", "tired")
+
+
+def test_one_sentence_of_several(m):
+    s = m.REPAIRED.sentences()
+    for one in (s[3], s[torch.tensor(3)]):
+        assert len(one) == 1 and torch.equal(one.prompts, s[3:4].prompts)
+    assert m.REPAIRED.decode(s[-1].answer) == m.REPAIRED.decode(s.answer[-1:])
+
+
+def test_no_sentences_are_named(m):
+    s = m.REPAIRED.split().held_out
+    for act, words in (
+        (lambda: m.batches(s[:0], 4), "sentences: expected at least one sentence, got none"),
+        (lambda: m.batches("x", 4), "sentences: expected Sentences, got str"),
+        (lambda: m.word_presence_accuracy(s, s[:0]), "test: expected at least one sentence"),
+        (lambda: m.word_presence_accuracy(s[:0], s), "train: expected at least one sentence"),
+        (lambda: m.REPAIRED.split(seed="a"), "seed: expected a whole number of at least 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            act()
 
 
 def test_a_task_is_fixed_by_its_words(m):
@@ -400,12 +447,32 @@ def test_a_margin_is_a_difference_of_logits(m):
         assert margin[i] == row[s.answer[i]] - row[s.other[i]]
 
 
-@pytest.mark.parametrize("shape", [(3, 15, 36), (512, 14, 36), (512, 36)])
+@pytest.mark.parametrize("shape", [(3, 15, 36), (512, 14, 36), (512, 36), (512, 15, 3)])
 def test_logits_of_something_else_are_named(m, shape):
     s = m.REPAIRED.split().held_out
     for function in (m.score, m.margin):
         with pytest.raises(ValueError, match="logits: expected"):
             function(torch.zeros(shape), s)
+
+
+def test_nan_is_no_score(m):
+    s, size = m.REPAIRED.split().held_out, len(m.REPAIRED)
+    logits = logits_of(s.answer, size)
+    logits[3, 13] = math.nan  # not asked there
+    assert m.score(logits, s).right == 1
+    logits[3, 14, 5] = math.nan
+    for function in (m.score, m.margin):
+        with pytest.raises(ValueError, match="logits: expected numbers at position 14, got NaN"):
+            function(logits, s)
+
+
+def test_one_pair_has_no_interval(m):
+    s, size = m.REPAIRED.split().held_out, len(m.REPAIRED)
+    one = m.score(logits_of(s[:8].answer, size), s[:8])
+    assert one[:2] == (1, 0) and math.isnan(one.low) and math.isnan(one.high)
+    assert m.score(logits_of(s[:16].answer, size), s[:16]) == (1, 0, 1, 1)
+    with pytest.raises(ValueError, match="sentences: expected at least one sentence, got none"):
+        m.score(logits_of(s[:0].answer, size), s[:0])
 
 
 # ----------------------------------------------------------------------------------- on real models

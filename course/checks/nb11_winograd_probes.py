@@ -49,12 +49,12 @@ _OTHER_WORDS = _sentences("other words, other bags", "adxy>a", "bcxy>b", "cbyx>c
 _UNEVEN = _sentences(
     "one answer more often than the other", "abx>b", "bax>a", "xab>a", "xba>a", "axb>b", "cdx>d"
 )
-_SAME = _sentences("the same sentence three times, two answers", "abx>a", "abx>b", "abx>a")
+_SAME = _sentences("the same sentence four times, two answers", "abx>a", "abx>b", "abx>a", "abx>a")
 
 _known_to_the_blind = partial(
     counts,
     _blind,
-    probes=[_BOTH_ORDERS, _ONE_ORDER, _TWICE, _UNEVEN, _SAME],
+    probes=[_BOTH_ORDERS, _ONE_ORDER, _TWICE, _OTHER_WORDS, _UNEVEN, _SAME],
     mistakes={
         "This sees the order: prompts with the same words must count as one bag": partial(
             _blind, bag=tuple
@@ -71,6 +71,16 @@ _known_to_the_blind = partial(
         "This counts bags; each sentence of a bag counts": partial(_blind, best=lambda given: 1),
         "One answer for all sentences is too few: choose one for each bag": partial(
             _blind, bag=lambda prompt: None
+        ),
+        "A sum of tokens is no bag: other words can have the same sum": partial(_blind, bag=sum),
+        "The last token of a prompt belongs to its bag, too": partial(
+            _blind, bag=lambda prompt: tuple(sorted(prompt[:-1]))
+        ),
+        "This counts for each bag its rarest answer; choose the most frequent one": partial(
+            _blind, best=lambda given: min(Counter(given).values())
+        ),
+        "These are the wrong answers; the right ones are counted": lambda prompts, answers: (
+            len(answers) - _blind(prompts, answers)
         ),
     },
 )
@@ -91,27 +101,16 @@ _PARTS = ("W_q1", "W_k1", "W_v1", "W_q2", "W_k2")
 Weights = tuple[Tensor, ...]
 
 
-def _two_looks(
-    T: int,
-    crosser: int,
-    crossed: int,
-    adjective: int,
-    kinds: Tensor,
-    *,
-    scale: float = 30.0,
-    note: float = 1.0,
-    signs: tuple[float, float] = (1.0, -1.0),
-    first_scale: float = 30.0,
-) -> Weights:
+def _two_looks(T: int, crosser: int, crossed: int, adjective: int, kinds: Tensor) -> Weights:
     V = len(kinds)
     E = V + T + 1
     W_q1, W_k1, W_q2, W_k2 = (torch.zeros(E, 1, dtype=torch.float64) for _ in range(4))
     W_v1 = torch.zeros(E, E, dtype=torch.float64)
-    W_q1[V : V + T] = first_scale
+    W_q1[V : V + T] = 30
     W_k1[V + adjective] = 1
-    W_v1[:V, -1] = note * kinds.double()
-    W_q2[-1] = scale
-    W_k2[V + crosser], W_k2[V + crossed] = signs
+    W_v1[:V, -1] = kinds.double()
+    W_q2[-1] = 30
+    W_k2[V + crosser], W_k2[V + crossed] = 1, -1
     return W_q1, W_k1, W_v1, W_q2, W_k2
 
 
@@ -159,51 +158,79 @@ def _texts(T: int, crosser: int, crossed: int, adjective: int, kinds: Tensor) ->
 _HERE, _THERE = _design(8, 1, 3, 5), _design(9, 4, 0, 2)
 _SMALL, _LONG = _design(5, 0, 1, 3, V=9), _design(120, 17, 60, 90, V=30)
 
-_WRONG_LOOKS: Mapping[str, Callable[..., Weights]] = {
-    "Crosser and crossed are exchanged: for +1 the second look must go to the crosser": partial(
-        _two_looks, signs=(-1.0, 1.0)
+# Where the answers are right after one change of the student's weights (first argument; second: the
+# right ones), that change names the bug. Answers alone do not: an empty note and a query that
+# reads nothing give the same ones.
+_REPAIRS: Mapping[str, Callable[[Weights, Weights], Weights]] = {
+    "W_q1 and W_k1 are exchanged: every place asks, the adjective's place answers": (
+        lambda mine, _: (mine[1], mine[0], *mine[2:])
     ),
-    "The second look goes to the same place for both kinds: give the two keys different signs": (
-        partial(_two_looks, signs=(1.0, 0.9))
+    "W_q2 and W_k2 are exchanged: the note asks, the places of the two nouns answer": (
+        lambda mine, _: (*mine[:3], mine[4], mine[3])
     ),
-    "The note stays empty: W_v1 must write the kind of the adjective into the last channel": (
-        partial(_two_looks, note=0.0)
+    "Crosser and crossed are exchanged: for +1 the second look must go to the crosser": (
+        lambda mine, _: (*mine[:4], -mine[4])
     ),
-    "Block 1 looks at all places alike, and the note is a mean of kinds": partial(
-        _two_looks, first_scale=0.0
+    "Only W_q1 is wrong: at least the last place must ask, with a large number": (
+        lambda mine, true: (true[0], *mine[1:])
     ),
-    "Block 2 looks at all places alike: W_q2 or W_k2 reads nothing": partial(_two_looks, scale=0.0),
+    "Only W_k1 is wrong: the channel of the adjective's place is V + adjective": (
+        lambda mine, true: (mine[0], true[1], *mine[2:])
+    ),
+    "Only W_v1 is wrong: it must write kinds, with their signs, into the last channel": (
+        lambda mine, true: (*mine[:2], true[2], *mine[3:])
+    ),
+    "Only W_q2 is wrong: it must read the note, with a large number": (
+        lambda mine, true: (*mine[:3], true[3], mine[4])
+    ),
+    "Only W_k2 is wrong: V + crosser and V + crossed need keys of different signs": (
+        lambda mine, true: (*mine[:4], true[4])
+    ),
+    "The scores are too small: all other places together have more weight than the right one": (
+        lambda mine, _: (1000 * mine[0], *mine[1:3], 1000 * mine[3], mine[4])
+    ),
 }
 
 
-def _decided(*cases: Case, hint: str = "") -> Callable[[Function], str | None]:
-    """The answers to the texts of each case are those that the kinds and places ask for."""
+def _weights(function: Function, one: Case) -> Weights:
+    """The student's five matrices."""
+    true = _two_looks(*one.arguments)
+    shapes = {name: tuple(part.shape) for name, part in zip(_PARTS, true, strict=True)}
+    weights = call_parts(function, *one.arguments, shapes=shapes)
+    for name, part in zip(_PARTS, weights, strict=True):
+        if not bool(part.isfinite().all()):
+            raise Wrong(f"{name}: {'NaN' if bool(part.isnan().any()) else 'infinity'} in it")
+    return weights
 
-    def answers(function: Function, one: Case) -> list[int]:
-        shapes = {
-            name: tuple(part.shape)
-            for name, part in zip(_PARTS, _two_looks(*one.arguments), strict=True)
-        }
-        weights = call_parts(function, *one.arguments, shapes=shapes)
-        return _spoken(weights, _texts(*one.arguments), len(one.arguments[-1]))
+
+def _answers(weights: Weights, one: Case) -> list[int]:
+    return _spoken(weights, _texts(*one.arguments), len(one.arguments[-1]))
+
+
+def _decided(*cases: Case, hint: str) -> Callable[[Function], str | None]:
+    """The answers to the texts of each case are those that the kinds and places ask for."""
 
     def test(function: Function) -> str | None:
         for one in cases:
-            got, expected = answers(function, one), answers(_two_looks, one)
+            got = _answers(_weights(function, one), one)
+            expected = _answers(_two_looks(*one.arguments), one)
             wrong = sum(mine != right for mine, right in zip(got, expected, strict=True))
             if wrong:
                 said = f"{wrong} of {len(got)} texts are answered with another word"
-                return sentence(one.name, said, hint=_cause(function, answers) or hint)
+                return sentence(one.name, said, hint=_cause(function) or hint)
         return None
 
     return test
 
 
-def _cause(function: Function, answers: Callable[[Function, Case], list[int]]) -> str:
-    for words, mistake in _WRONG_LOOKS.items():
-        with contextlib.suppress(Wrong):
-            if all(answers(function, one) == answers(mistake, one) for one in (_HERE, _THERE)):
-                return words
+def _cause(function: Function) -> str:
+    everything = []
+    for one in (_HERE, _THERE, _SMALL, _LONG):
+        true = _two_looks(*one.arguments)
+        everything.append((one, _weights(function, one), true, _answers(true, one)))
+    for words, repair in _REPAIRS.items():
+        if all(_answers(repair(mine, true), one) == right for one, mine, true, right in everything):
+            return words
     return ""
 
 
@@ -236,26 +263,49 @@ def _carriers(
     largest: int | None = None,
     zero: bool = False,
     keep: bool = False,
+    sign: int = 1,
 ) -> tuple[int, ...]:
     x = stream.clone()
     for size in range(1, (largest or len(stream)) + 1):
         for places in combinations(range(len(stream)), size):
             x = x if keep else stream.clone()
             x[list(places)] = 0 if zero else other[list(places)]
-            if says(x) < 0:
+            if sign * says(x) < 0:
                 return places
     return ()
 
 
+def _patched(stream: Tensor, other: Tensor, places: Sequence[int]) -> Tensor:
+    x = stream.clone()
+    x[list(places)] = other[list(places)]
+    return x
+
+
 def _single_ones(stream: Tensor, other: Tensor, says: Says) -> tuple[int, ...]:
     """The places whose patch alone lowers the number at all."""
-    before, lower = says(stream), []
-    for place in range(len(stream)):
-        x = stream.clone()
-        x[place] = other[place]
-        if says(x) < before:
-            lower.append(place)
-    return tuple(lower)
+    places = range(len(stream))
+    return tuple(at for at in places if says(_patched(stream, other, [at])) < says(stream))
+
+
+def _best_single(stream: Tensor, other: Tensor, says: Says) -> tuple[int, ...]:
+    """The place whose patch lowers the number most."""
+    return (min(range(len(stream)), key=lambda at: float(says(_patched(stream, other, [at])))),)
+
+
+def _greedy(stream: Tensor, other: Tensor, says: Says) -> tuple[int, ...]:
+    """Place by place, the one that lowers the number most."""
+    found: tuple[int, ...] = ()
+    while says(_patched(stream, other, found)) >= 0:
+        left = [at for at in range(len(stream)) if at not in found]
+        found += (min(left, key=lambda at: float(says(_patched(stream, other, (*found, at))))),)
+    return found
+
+
+def _prefix(stream: Tensor, other: Tensor, says: Says) -> tuple[int, ...]:
+    """The first places, as many as are needed."""
+    sizes = range(1, len(stream) + 1)
+    enough = (n for n in sizes if says(_patched(stream, other, range(n))) < 0)
+    return tuple(range(next(enough)))
 
 
 def _weighed(weights: Sequence[float], above: float = 0.0) -> Says:
@@ -271,7 +321,9 @@ def _runs(T: int, says: Says, name: str, *, width: int = 3) -> Case:
 
 
 _ALONE = _runs(6, _weighed([0.1, 0.1, 3.0, 0.1, 0.1, 0.1]), "one place")
+_FIRST = _runs(5, _weighed([3.0, 0.1, 0.1, 0.1, 0.1]), "one place, the first")
 _LAST = _runs(5, _weighed([0.0, 0.1, 0.0, 0.2, 2.0]), "one place, the last")
+_FIRST_TWO = _runs(4, _weighed([2.0, 2.0, 0.5, 0.5], above=1.5), "two places, the first two")
 _SHARED = _runs(6, _weighed([0.1, 2.1, 0.1, 0.1, 2.2, 0.1]), "two places share it")
 _THREE = _runs(7, lambda x: x[[1, 3, 6], 0].max(), "three places each hold it")
 _NOT_ZERO = _runs(
@@ -288,6 +340,13 @@ _MISSED: Mapping[str, Callable[..., tuple[int, ...]]] = {
         _carriers, keep=True
     ),
     "Every place that lowers the number is named; the smallest set is asked for": _single_ones,
+    "This is the best single place; two may be needed": _best_single,
+    "Place by place is not enough: try all sets of one size before the next size": _greedy,
+    "Only sets that begin at place 0 are tried; try all combinations": _prefix,
+    "The streams are exchanged: places of other go into a copy of stream": (
+        lambda stream, other, says: _carriers(other, stream, says)
+    ),
+    "The sign: the answer has changed where says is negative": partial(_carriers, sign=-1),
 }
 
 
@@ -304,7 +363,7 @@ def _finds(*cases: Case) -> Callable[[Function], str | None]:
             got, expected = _places(function, one), _carriers(*one.arguments)
             if got != expected:
                 said = f"got the places {_listed(got)}, expected {_listed(expected)}"
-                return sentence(one.name, said, hint=_missed(function))
+                return sentence(one.name, said, hint=_form(got, expected) or _missed(function))
         return None
 
     return test
@@ -315,20 +374,32 @@ def _listed(places: tuple[int, ...]) -> str:
 
 
 def _missed(function: Function) -> str:
-    everything = (_ALONE, _LAST, _SHARED, _THREE, _NOT_ZERO)
+    everything = (_ALONE, _FIRST, _LAST, _FIRST_TWO, _SHARED, _THREE, _NOT_ZERO)
     for words, mistake in _MISSED.items():
         with contextlib.suppress(Wrong):
-            if all(_places(function, one) == mistake(*one.arguments) for one in everything):
+            if all(
+                sorted(_places(function, one)) == sorted(mistake(*one.arguments))
+                for one in everything
+            ):
                 return words
+    return ""
+
+
+def _form(got: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """The sentence for the right places in another form."""
+    if sorted(got) == list(expected):
+        return "Sort the places"
+    if set(got) <= {0, 1} and tuple(at for at, is_in in enumerate(got) if is_in) == expected:
+        return "This is a mask; return the numbers of the places"
     return ""
 
 
 CARRIERS = Exercise(
     "carriers",
     {
-        "one place": _finds(_ALONE, _LAST),
+        "one place": _finds(_ALONE, _FIRST, _LAST),
         "a patch is no gap": _finds(_NOT_ZERO),
-        "two places": _finds(_SHARED),
+        "two places": _finds(_FIRST_TWO, _SHARED),
         "three places": _finds(_THREE),
     },
 )

@@ -45,6 +45,7 @@ def make_repeats(
     ``ValueError`` unless 2 ≤ shortest ≤ longest ≤ vocab_size and longest < seq_len.
     """
     require_positive("n", n, minimum=0)
+    require_positive("seed", seed, minimum=0)
     _require_room(seq_len, vocab_size, shortest, longest)
     return _draw(
         torch.Generator().manual_seed(int(seed)), n, seq_len, vocab_size, shortest, longest
@@ -89,8 +90,17 @@ def solve(inputs: Tensor) -> Tensor:
 
 
 def accuracy(logits: Tensor, targets: Tensor) -> float:
-    """The share of targets ``[n,T]`` that ``logits [n,T,V]`` predict; −100 is left out."""
+    """The share of targets ``[n,T]`` that ``logits [n,T,V]`` predict; −100 is left out.
+
+    Raises ``ValueError`` for shapes that do not fit, and for NaN where there is a target.
+    """
+    require_rank("logits", logits, "n T V")
+    require_rank("targets", targets, "n T")
+    require_same("n", {"logits": logits.shape[0], "targets": targets.shape[0]})
+    require_same("T", {"logits": logits.shape[1], "targets": targets.shape[1]})
     scored = targets != NO_TARGET
+    if logits[scored].isnan().any():
+        raise ValueError("logits: expected numbers where there is a target, got NaN")
     return (logits.argmax(-1) == targets)[scored].double().mean().item()
 
 

@@ -20,9 +20,11 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,18 +56,35 @@ PLACES = (
 
 def _words(name: str, given: Any, least: int, taken: dict[str, str]) -> tuple[str, ...]:
     """The words as a tuple; ``taken`` (word: where it stands already) grows by them."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    # A set has another order in every process, and the order fixes the token numbers.
+    if isinstance(given, str | Set) or not isinstance(given, Iterable):
         raise ValueError(f"{name}: expected a list of words, got {given!r}")
-    words = tuple(given)
-    for word in words:
-        if not isinstance(word, str) or word != word.lower() or not re.fullmatch(r"[^\s,.]+", word):
-            raise ValueError(f"{name}: expected single words in lower case, got {word!r}")
+    words = []
+    for came in given:
+        if not _is_word(came):
+            raise ValueError(f"{name}: expected single words in lower case, got {came!r}")
+        word = _plain(came)
         if word in taken:
             raise ValueError(f"{name}: expected new words, got {word!r}, which is in {taken[word]}")
         taken[word] = name
+        words.append(word)
     if len(words) < least:
         raise ValueError(f"{name}: expected at least {least} words, got {len(words)}")
-    return words
+    return tuple(words)
+
+
+def _is_word(word: Any) -> bool:
+    """One word in lower case, every character of which can be seen."""
+    if not isinstance(word, str) or not word.isprintable():
+        return False
+    return word == word.lower() and re.fullmatch(r"[^\s,.]+", word) is not None
+
+
+def _plain(text: str) -> str:
+    """In lower case, with each letter and its accent as one character, however it was typed."""
+    if not isinstance(text, str):
+        raise ValueError(f"sentence: expected words, got {type(text).__name__}")
+    return unicodedata.normalize("NFC", text.lower())
 
 
 def _or(words: Sequence[str]) -> str:
@@ -87,9 +106,9 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def __getitem__(self, rows: slice | Tensor) -> Sentences:
-        """Some of the sentences; ``rows``: a slice, a boolean mask or numbers."""
-        return Sentences(self.tokens[rows])
+    def __getitem__(self, rows: slice | Tensor | int) -> Sentences:
+        """Some of the sentences; ``rows``: a slice, a boolean mask, numbers, or one number."""
+        return Sentences(self.tokens[rows].reshape(-1, len(TEMPLATE)))
 
     @property
     def prompts(self) -> Tensor:
@@ -145,7 +164,7 @@ class Winograd:
     ``nouns``: who may cross. ``places``: what may be crossed (None = the same nouns, so that each
     may stand in either slot). ``of_crosser``, ``of_crossed``: adjectives that make "it" the first
     or the second noun, as many of each. Raises ``ValueError`` for a word that is used twice or is
-    not one word in lower case, and for fewer than three nouns or two places.
+    not one word in lower case, for a set of words, and for fewer than three nouns or two places.
     """
 
     nouns: Sequence[str] = ANIMALS[:8] + PLACES[:8]
@@ -158,7 +177,7 @@ class Winograd:
         taken = {word: "the rest of the sentence" for word in _FRAME}
         for name in ("nouns", "places", "of_crosser", "of_crossed"):
             given = getattr(self, name)
-            if given is not None:
+            if given is not None or name != "places":
                 words = _words(name, given, least.get(name, 1), taken)
                 object.__setattr__(self, name, words)
         if len(self.of_crosser) != len(self.of_crossed):
@@ -195,10 +214,18 @@ class Winograd:
         """All ordered pairs (crosser, crossed)."""
         return tuple((x, y) for x, y in itertools.product(self.nouns, self.crossables) if x != y)
 
+    @cached_property
+    def _known(self) -> frozenset[tuple[str, ...]]:
+        return frozenset(self.pairs)
+
     # ------------------------------------------------------------------------- words and numbers
 
     def sentence(self, crosser: str, crossed: str, adjective: str) -> str:
-        """The sentence in words, with its answer."""
+        """The sentence in words, with its answer; upper case does not matter.
+
+        Raises ``ValueError`` as :meth:`encode` does.
+        """
+        crosser, crossed, adjective = (_plain(word) for word in (crosser, crossed, adjective))
         answer = crosser if adjective in self.of_crosser else crossed
         words = {"X": crosser, "Y": crossed, "A": adjective, "R": answer}
         text = " ".join(words.get(word, word) for word in TEMPLATE)
@@ -211,9 +238,7 @@ class Winograd:
         Raises ``ValueError`` that names the first word which cannot stand where it stands, the
         place, and what was expected there.
         """
-        if not isinstance(text, str):
-            raise ValueError(f"sentence: expected words, got {type(text).__name__}")
-        words = re.findall(r"[^\s,.]+|[,.]", text.lower())
+        words = re.findall(r"[^\s,.]+|[,.]", _plain(text))
         for position, word in enumerate(words):
             allowed = self._allowed(words[:position])
             if word not in allowed:
@@ -227,11 +252,16 @@ class Winograd:
             raise ValueError(f"sentence: expected 1 to {len(TEMPLATE)} words, got none")
         return torch.tensor([self._index[word] for word in words])
 
-    def decode(self, tokens: Tensor | Sequence[int]) -> str:
-        """The words of token numbers ``[T]``, one space between."""
-        numbers = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
+    def decode(self, tokens: Tensor | Sequence[int] | int) -> str:
+        """The words of token numbers ``[T]``, one space between; the word of a single number.
+
+        Raises ``ValueError`` for whatever is no token number.
+        """
+        given = tokens.tolist() if isinstance(tokens, Tensor) else tokens
+        numbers = list(given) if isinstance(given, Iterable) else [given]
         for number in numbers:
-            if not isinstance(number, int) or not 0 <= number < len(self):
+            whole = isinstance(number, Integral) and not isinstance(number, bool)
+            if not whole or not 0 <= number < len(self):
                 raise ValueError(
                     f"tokens: expected numbers in 0 … {len(self) - 1}, one axis, got {number!r}"
                 )
@@ -252,13 +282,7 @@ class Winograd:
 
     def sentences(self, pairs: Iterable[tuple[str, str]] | None = None) -> Sentences:
         """Each pair (crosser, crossed) (None = all) with each adjective, pair by pair."""
-        chosen = self.pairs if pairs is None else [tuple(pair) for pair in pairs]
-        known = set(self.pairs)
-        for pair in chosen:
-            if pair not in known:
-                raise ValueError(
-                    f"pairs: expected two different nouns of this task, crosser first, got {pair!r}"
-                )
+        chosen = self.pairs if pairs is None else [self._pair(pair) for pair in pairs]
         rows = [
             [self._index[word] for word in (*pair, adjective)]
             for pair in chosen
@@ -266,6 +290,16 @@ class Winograd:
         ]
         slots = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
         return self._fill(*slots.unbind(1))
+
+    def _pair(self, given: Any) -> tuple[str, ...]:
+        """The pair as it stands in ``pairs``; raises ``ValueError`` if it does not."""
+        words = given if isinstance(given, tuple | list) else ()
+        pair = tuple(_plain(word) for word in words if isinstance(word, str))
+        if len(pair) != len(words) or pair not in self._known:
+            raise ValueError(
+                f"pairs: expected two different nouns of this task, crosser first, got {given!r}"
+            )
+        return pair
 
     def of_the_crosser(self, sentences: Sentences) -> Tensor:
         """Boolean ``[n]``: the adjective makes "it" the crosser."""
@@ -298,6 +332,7 @@ class Winograd:
         and so are both orders of all other pairs. With ``places`` there are two circles, and a
         pair has no reverse. Raises ``ValueError`` if there are not that many distances.
         """
+        require_positive("seed", seed, minimum=0)
         generator = torch.Generator().manual_seed(int(seed))
         first = [self.nouns[i] for i in torch.randperm(len(self.nouns), generator=generator)]
         second = first
@@ -347,6 +382,7 @@ def batches(sentences: Sentences, batch: int) -> Callable[[torch.Generator], tup
 
     Inputs and targets ``[batch, 17]``; sentences are drawn with replacement.
     """
+    _require_some("sentences", sentences)
     require_positive("batch", batch)
     return _Batches(sentences, int(batch))
 
@@ -383,7 +419,7 @@ class Score(NamedTuple):
     """Shares of sentences: ``right``, ``other`` (the other noun); the rest is no noun of the two.
 
     ``low``, ``high``: 95 % interval of ``right`` over ordered pairs of nouns, since the sentences
-    of one pair are not independent.
+    of one pair are not independent. NaN where there is only one pair: it has no spread.
     """
 
     right: float
@@ -395,8 +431,10 @@ class Score(NamedTuple):
 def score(logits: Tensor, sentences: Sentences) -> Score:
     """What the likeliest next word is after "so the".
 
-    ``logits [n,T,V]`` of the prompts or of longer beginnings of ``sentences``.
+    ``logits [n,T,V]`` of the prompts or of longer beginnings of ``sentences``. Raises
+    ``ValueError`` for other shapes, for NaN, and if there is no sentence.
     """
+    _require_some("sentences", sentences)
     said = _deciding(logits, sentences).argmax(-1)
     right = (said == sentences.answer).double()
     other = (said == sentences.other).double()
@@ -405,8 +443,11 @@ def score(logits: Tensor, sentences: Sentences) -> Score:
     shares = torch.bincount(group, right) / counts
     mean = right.mean().item()
     # Pairs have equally many sentences, unless the caller picked some.
-    half = 1.96 * shares.std().item() / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
-    return Score(mean, other.mean().item(), max(0.0, mean - half), min(1.0, mean + half))
+    low = high = math.nan
+    if len(shares) > 1:
+        half = 1.96 * shares.std().item() / math.sqrt(len(shares))
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return Score(mean, other.mean().item(), low, high)
 
 
 def _deciding(logits: Tensor, sentences: Sentences) -> Tensor:
@@ -417,7 +458,23 @@ def _deciding(logits: Tensor, sentences: Sentences) -> Tensor:
             f"logits: expected {len(sentences)} rows of at least {DECIDING + 1} positions, "
             f"got {list(logits.shape)}"
         )
-    return logits[:, DECIDING]
+    if len(sentences) and logits.shape[2] <= sentences.tokens.max():
+        raise ValueError(
+            f"logits: expected more than {int(sentences.tokens.max())} words on axis V, "
+            f"got {logits.shape[2]}"
+        )
+    row = logits[:, DECIDING]
+    if row.isnan().any():
+        raise ValueError(f"logits: expected numbers at position {DECIDING}, got NaN")
+    return row
+
+
+def _require_some(name: str, sentences: Any) -> None:
+    """Raise ``ValueError`` unless these are sentences, and there is at least one."""
+    if not isinstance(sentences, Sentences):
+        raise ValueError(f"{name}: expected Sentences, got {type(sentences).__name__}")
+    if not len(sentences):
+        raise ValueError(f"{name}: expected at least one sentence, got none")
 
 
 # ----------------------------------------------------------------------------------------- audits
@@ -453,7 +510,10 @@ def word_presence_accuracy(train: Sentences, test: Sentences) -> float:
 
     A linear least-squares fit of the answer on which words are present, made on ``train``. The
     answer is the noun of the two that it scores higher; where it cannot tell them apart, half.
+    Raises ``ValueError`` if there are no sentences.
     """
+    _require_some("train", train)
+    _require_some("test", test)
     size = 1 + int(max(train.tokens.max(), test.tokens.max()))
     bags = [torch.zeros(len(s), size).double().scatter_(1, s.prompts, 1.0) for s in (train, test)]
     target = torch.nn.functional.one_hot(train.answer, size).double()

@@ -41,6 +41,36 @@ def _changed(place, what):
     return lambda *a: _looks(*a, change=change)
 
 
+def _with_keys(crosser, crossed):
+    """The second look with these two keys."""
+
+    def make(T, at, other, adjective, kinds):
+        def change(W, V):
+            W[4][V + at], W[4][V + other] = crosser, crossed
+            return W
+
+        return _looks(T, at, other, adjective, kinds, change=change)
+
+    return make
+
+
+def _keys_of_words(T, crosser, crossed, adjective, kinds):
+    """Forgets that the places stand behind the V words."""
+
+    def change(W, V):
+        return [*W[:4], W[4].roll(-V, 0)]
+
+    return _looks(T, crosser, crossed, adjective, kinds, change=change)
+
+
+def _exchanged(one, two):
+    def change(W, V):
+        W[one], W[two] = W[two], W[one]
+        return W
+
+    return lambda *a: _looks(*a, change=change)
+
+
 def _at_fixed_places(T, crosser, crossed, adjective, kinds):
     return _looks(T, 1, 3, 5 if T > 5 else 3, kinds)
 
@@ -69,7 +99,7 @@ def _search(stream, other, sizes, patch, flips):
 
 def _patch(stream, other, places):
     x = stream.clone()
-    x[places] = other[places]
+    x[list(places)] = other[list(places)]
     return x
 
 
@@ -110,6 +140,24 @@ def _greedy(stream, other, says):
     return torch.tensor(found)
 
 
+def _first_places(stream, other, says):
+    """The first places, as many as are needed."""
+    for size in range(1, len(stream) + 1):
+        if says(_patch(stream, other, range(size))) < 0:
+            return torch.arange(size)
+
+
+def _best_place(stream, other, says):
+    number = [float(says(_patch(stream, other, [t]))) for t in range(len(stream))]
+    return torch.tensor([number.index(min(number))])
+
+
+def _mask(stream, other, says):
+    mask = torch.zeros(len(stream))
+    mask[_carriers(stream, other, says)] = 1
+    return mask
+
+
 def _all_that_lower(stream, other, says):
     before = says(stream)
     lower = [t for t in range(len(stream)) if says(_patch(stream, other, [t])) < before]
@@ -134,6 +182,9 @@ MUTANTS = {
         "bags": _with_best(lambda c: 1),
         "the first answer": _with_best(lambda c: next(iter(c.values()))),
         "different answers": _with_best(len),
+        "the average answer": _with_best(lambda c: sum(c.values()) // len(c)),
+        "without the last word": _with_bag(lambda x: tuple(sorted(x[:-1]))),
+        "misses": lambda prompts, answers: len(answers) - _blind(prompts, answers),
     },
     "two_looks": {
         "zeros": lambda *a: tuple(0 * W for W in _looks(*a)),
@@ -150,6 +201,18 @@ MUTANTS = {
         "nobody asks second": _changed(3, lambda W, V: 0 * W),
         "too weak for a long text": _changed(3, lambda W, V: W / 15),
         "first look too weak": _changed(0, lambda W, V: W / 15),
+        "both keys 1": _with_keys(1, 1),
+        "one key": _with_keys(1, 0),
+        "V forgotten": _keys_of_words,
+        "scores of 1": lambda *a: _looks(
+            *a, change=lambda W, V: [W[0] / 30, *W[1:3], W[3] / 30, W[4]]
+        ),
+        "kinds without signs": _changed(2, lambda W, V: W.abs()),
+        "adjective one place on": _changed(1, lambda W, V: W.roll(1, 0)),
+        "first query and key exchanged": _exchanged(0, 1),
+        "second query and key exchanged": _exchanged(3, 4),
+        "not a number": _changed(2, lambda W, V: W * torch.nan),
+        "infinite scores": _changed(3, lambda W, V: W + torch.inf),
         "fixed places": _at_fixed_places,
         "one kind": _first_kind_only,
         "three keys": _names_both_looks_at_once,
@@ -165,6 +228,12 @@ MUTANTS = {
         "greedy and unsorted": lambda *a: (
             _greedy(*a).flip(0) if len(_greedy(*a)) > 1 else _greedy(*a)
         ),
+        "greedy": lambda *a: _greedy(*a).sort().values,
+        "unsorted": lambda *a: _carriers(*a).flip(0),
+        "the first places": _first_places,
+        "the best place": _best_place,
+        "runs exchanged": lambda stream, other, says: _carriers(other, stream, says),
+        "a mask": _mask,
         "all that lower": _all_that_lower,
         "counted from 1": lambda *a: _carriers(*a) + 1,
         "how many": _count,
