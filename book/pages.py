@@ -39,6 +39,7 @@ def _outputs(
     ``known`` gains the constants that the cell defines.
     """
     source = "".join(cell["source"])
+    known |= constants(source)
     shown = []
     for output in cell["outputs"]:
         picture = output.get("metadata", {}).get("image/png")
@@ -57,7 +58,6 @@ def _outputs(
             finding = "".join(output["data"]["text/plain"])
             shown.append({**output, "data": image})
             shown.append(_html(f'<p class="finding">{escape(finding)}</p>'))
-    known |= constants(source)
     return shown
 
 

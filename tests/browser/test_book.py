@@ -113,6 +113,9 @@ def test_every_slider_moves_its_picture_and_its_words(site: Path, page) -> None:
     tried = 0
     for path in NOTEBOOKS:
         page.goto((site / f"{path.stem}.html").as_uri())
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((fold) => { fold.open = true })"
+        )
         for figure in page.locator("figure.explorer").all():
             slider, picture = figure.locator("input"), figure.locator("img")
             count = int(slider.get_attribute("max")) + 1

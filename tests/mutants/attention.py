@@ -80,7 +80,9 @@ class Plain:
         q, k, v = self.query(q.to(wide), see), self.key(k.to(wide), see), v.to(wide)
         scores = q @ k.mT * scale
         if bias is not None:
-            scores = scores + self.bias(bias, scale).to(wide)
+            most = torch.finfo(wide).max  # a finite number that is too large for ``wide``
+            bias = self.bias(bias, scale).to(wide)
+            scores = scores + bias.nan_to_num(nan=torch.nan, posinf=most, neginf=-most)
         weights = self.weights(scores, see)
         return weights.to(dtype), (weights @ self.value(v, see)).to(dtype)
 
