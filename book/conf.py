@@ -11,6 +11,7 @@ html_title = project
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_show_copyright = False
 # A summary of a hit would be fetched from its page, which browsers forbid in a folder.
 html_show_search_summary = False
 pygments_dark_style = "native"
