@@ -554,9 +554,9 @@ for _name, _call in (("attention", attend), ("weights", weigh)):
 
     _r = functools.partial
     refuses(
-        f"{_name}: q of rank 3", _with(q=draw(H, T, D)), "q:", "4 axes", "B H T D", "3", "[3, 5, 4]"
+        f"{_name}: q of rank 3", _with(q=draw(H, T, D)), "q:", "4 axes [B H T D]", "3", "[3, 5, 4]"
     )
-    refuses(f"{_name}: k of rank 3", _with(k=draw(H, S, D)), "k:", "4 axes", "B H S D", "[3, 7, 4]")
+    refuses(f"{_name}: k of rank 3", _with(k=draw(H, S, D)), "k:", "4 axes [B H S D]", "[3, 7, 4]")
     refuses(
         f"{_name}: D of 0", _with(q=draw(B, H, T, 0), k=draw(B, H, S, 0)), "D:", "at least 1", "0"
     )
@@ -599,7 +599,7 @@ for _name, _call in (("attention", attend), ("weights", weigh)):
         )
 
 refuses(
-    "v of rank 3", lambda m: attend(m, v=draw(H, S, Dv)), "v:", "4 axes", "B H S Dv", "[3, 7, 6]"
+    "v of rank 3", lambda m: attend(m, v=draw(H, S, Dv)), "v:", "4 axes [B H S Dv]", "[3, 7, 6]"
 )
 refuses("v batches", lambda m: attend(m, v=draw(5, H, S, Dv)), "k and v", "axis B", "2", "5")
 refuses("v heads", lambda m: attend(m, v=draw(B, 1, S, Dv)), "k and v", "axis H", "3", "1")
@@ -623,8 +623,17 @@ refuses(
     "context B", lambda m: layer(m)(draw(B, T, E), draw(4, S, E)), "x and context", "B", "2", "4"
 )
 refuses("o rank", lambda m: layer(m).merge(draw(H, T, 4)), "o:", "4 axes", "B H T Dv", "[3, 5, 4]")
-refuses("o heads", lambda m: layer(m).merge(draw(B, 4, T, 4), "sum"), "o", "axis H", "4", "3")
-refuses("o width", lambda m: layer(m).merge(draw(B, H, T, 5)), "o", "axis Dv", "5", "4")
+refuses(
+    "o heads",
+    lambda m: layer(m).merge(draw(B, 4, T, 4), "sum"),
+    "o and the layer",
+    "axis H",
+    "4",
+    "3",
+)
+refuses(
+    "o width", lambda m: layer(m).merge(draw(B, H, T, 5)), "o and the layer", "axis Dv", "5", "4"
+)
 refuses("form", lambda m: layer(m)(draw(B, T, E), form="x"), "form:", "concat, sum", "'x'")
 refuses(
     "cache k",
@@ -663,12 +672,14 @@ class Asked(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[dict[str, Any]] = []
+        self.tables: list[tuple[int, int]] = []  # queries and keys of each
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if function is F.scaled_dot_product_attention:
             self.calls.append(kwargs or {})
+            self.tables.append((args[0].shape[-2], args[1].shape[-2]))
         return function(*args, **(kwargs or {}))
 
 
@@ -713,6 +724,26 @@ def test_blocks_of_queries_are_the_whole(T_: int, S_: int, options: dict[str, An
             results.append((out, *grads))
         for a, b in zip(*results, strict=True):
             drawing.close(a, b, (options, list(more)))
+
+
+@pytest.mark.parametrize(
+    ("window", "rows"), [(9, 256), (256, 256), (300, 300), (2000, 1024), (None, 1024)]
+)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_block_of_queries_gets_the_keys_in_its_reach(window, rows, causal) -> None:
+    T_, S_ = 1100, 1300
+    q, k, v = qkv(T_, S_, B=1, H=1)
+    bias = None if window else torch.zeros(T_, S_, dtype=q.dtype)  # so that it needs a mask at all
+    with Asked() as mode:
+        softmax_attention(q, k, v, causal=causal, window=window, bias=bias)
+    expected = []
+    for first in range(0, T_, rows):
+        last = min(first + rows, T_) - 1
+        reach = window or S_ + 1
+        low = max(0, first + S_ - T_ - reach + 1)
+        high = last + S_ - T_ + (0 if causal else reach - 1)
+        expected.append((last - first + 1, min(high, S_ - 1) - low + 1))
+    assert mode.tables == expected
 
 
 def test_windows_and_causal_masks_cost_what_they_show() -> None:

@@ -311,3 +311,6 @@ def test_total_variation_is_summed_in_float32() -> None:
     got = total_variation(a, b)
     assert got.dtype == torch.bfloat16
     assert abs(got.item() / wanted - 1) <= torch.finfo(torch.bfloat16).eps
+    x, y = torch.rand(2, 200, 3).half()  # the differences, too: rounded in half they are others
+    wanted = ((x.float() - y.float()).abs().sum(-1) / 2).half()
+    assert torch.equal(total_variation(x, y), wanted)

@@ -24,7 +24,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course.feature_maps import get_feature_map
-from course.linear import FORMS, LinearState, linear_attention, linear_attention_step
+from course.linear import (
+    FORMS,
+    LinearState,
+    linear_attention,
+    linear_attention_step,
+    one_state,
+    quadratic,
+)
+from course.linear import (
+    chunk as chunks_by_formula,
+)
 from tests import drawing, oracles
 from tests.drawing import B, D, H, close, draw, some
 
@@ -387,6 +397,24 @@ def test_gradients_equal_the_definition(m: Any) -> None:
                 close(g, w, (name, form, argument))
 
 
+def test_the_form_asked_for_is_the_one_that_runs() -> None:
+    """The forms give one result but for rounding; bit by bit each is its own."""
+    q, k, v = (x.float() for x in qkv(150))
+    map_, zero = get_feature_map("elu"), torch.zeros(B, H, D, Dv)
+    Q, K = map_(q), map_(k)
+    alone = {name: form(Q, K, v, zero)[0] for name, form in FORMS.items()}
+    alone["chunks of 16"] = chunks_by_formula(Q, K, v, zero, 16)[0]
+    asked = {name: {"form": name} for name in FORMS} | {"chunks of 16": {"chunk_size": 16}}
+    asked |= {"chunk": {}}
+    for name, way in asked.items():
+        out = attend("elu", q, k, v, impl="reference", normalize=False, **way)
+        assert [other for other, x in alone.items() if torch.equal(x, out)] == [name]
+    for form, function in (("parallel", quadratic), ("scan", one_state), (None, one_state)):
+        out = attend("elu", q, k, v, impl="reference", normalize=False, causal=False, form=form)
+        assert torch.equal(out, function(Q, K, v, zero)[0])
+    assert not torch.equal(quadratic(Q, K, v, zero)[0], one_state(Q, K, v, zero)[0])
+
+
 LENGTHS = [0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 257]
 
 
@@ -592,6 +620,47 @@ def test_every_way_to_cut_tiles(b, h, T):
             results.append([out, *torch.autograd.grad(total, leaves)])
         for got, wanted in zip(*results, strict=True):
             close(got, wanted, (name, chunk))
+
+
+class Counted(torch.nn.Module):
+    """The features of elu, and how many tokens of all heads were asked for at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = get_feature_map("elu")
+        self.tokens: list[int] = []
+
+    def width(self, D: int) -> int:
+        return self.inner.width(D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.tokens.append(x.numel() // x.shape[-1])
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("b", "h", "T", "S", "calls"),
+    [
+        (1, 1, 5000, 3000, 3 + 2),  # one head in tiles of 2,048 tokens
+        (1, 3, 3000, 5000, 3 * (2 + 3)),  # a head at a time, each in tiles
+        (2, 3, 700, 900, 3 * 2),  # two heads at once
+        (2, 3, 900, 700, 3 * 2),
+        (2, 3, 1, 1, 2),  # all at once
+    ],
+)
+def test_without_order_heads_and_tokens_go_in_tiles(b, h, T, S, calls):
+    q, k, v = qkv(T, S, B=b, H=h)
+    mask = some(b, S)
+    counted, results = Counted(), []
+    for fm, way in ((counted, {}), ("elu", {"impl": "reference", "form": "parallel"})):
+        out, state = linear_attention(
+            q, k, v, causal=False, feature_map=fm, key_mask=mask, return_state=True, **way
+        )
+        results.append((out, state.S, state.z))
+    for got, wanted in zip(*results, strict=True):
+        close(got, wanted, (b, h, T, S))
+    assert len(counted.tokens) == calls
+    assert max(counted.tokens) <= 2048
 
 
 @pytest.mark.parametrize("form", WAYS)
@@ -811,6 +880,10 @@ def test_scan_stores_every_state_and_chunk_none():
         ({"form": "chunk"}, "form: expected None unless impl=\"reference\", got 'chunk'"),
         ({"impl": "fast"}, "impl: expected one of torch, reference, triton, got 'fast'"),
         ({"chunk_size": 0}, "chunk_size: expected a whole number of at least 1, got 0"),
+        (
+            {"chunk_size": 5, "impl": "triton"},
+            'chunk_size: expected None with impl="triton", got 5',
+        ),
         ({"scale": -1.0}, "scale: expected a finite number above 0, got -1.0"),
         ({"scale": "1"}, "scale: expected a finite number above 0, got '1'"),
         ({"scale": 10**400}, "scale: expected a finite number above 0, got 1000"),
@@ -922,6 +995,21 @@ def test_a_second_derivative_is_right(form):
     (first,) = torch.autograd.grad(out, leaves[0], create_graph=True)
     for got, want in zip(torch.autograd.grad(first.square().sum(), leaves), wanted, strict=True):
         close(got, want, form)
+
+
+def test_a_plain_backward_pass_goes_through_vmap():
+    q, k, v = qkv(9)
+    two = torch.stack([q, 2 * q]).requires_grad_()
+    dout = draw(2, B, H, 9, Dv, seed=5)
+
+    def one(q: Tensor) -> Tensor:
+        return linear_attention(q, k, v, causal=True)
+
+    results = [
+        torch.autograd.grad(out, two, dout)[0]
+        for out in (torch.func.vmap(one)(two), torch.stack([one(x) for x in two]))
+    ]
+    close(*results, "gradient")
 
 
 def test_causal_must_be_given():

@@ -32,7 +32,7 @@ def attend(problem: Problem, how: Method) -> Answer:
         q = features(how.fm, how.root, q, of_queries, None)
         k = features(how.fm, how.root, k, of_keys, key_mask)
         how, key_mask, of_keys = how._replace(fm=maps.IDENTITY(), root=1.0), None, None
-    graph = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, S, z))
+    graph = _gradients_asked(q, k, v, S, z)
     tensors = [x.flatten(0, 1).contiguous() for x in (q, k, v, S, z)]
     given = [
         None if x is None else x.reshape(B, T).repeat_interleave(H, 0) for x in (key_mask, of_keys)
@@ -55,6 +55,10 @@ def _mapped(
 def _scores(Q: Tensor, K: Tensor, out: Tensor) -> Tensor:
     # Not a product with a mask: 0 · NaN would let a NaN of the future reach the past.
     return torch.bmm(Q, K.mT, out=out).tril_()
+
+
+def _gradients_asked(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 class _Loop(torch.autograd.Function):
@@ -181,8 +185,10 @@ class _Loop(torch.autograd.Function):
             x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             return x.flatten(0, 1).contiguous()
 
-        *tensors, how, graph = inputs
-        outs = _Loop.apply(*map(flat, tensors, in_dims), how, graph)
+        *tensors, how, _ = inputs
+        tensors = [flat(x, dim) for x, dim in zip(tensors, in_dims, strict=False)]
+        # Only without the axis of vmap does a tensor say whether it requires a gradient.
+        outs = _Loop.apply(*tensors, how, _gradients_asked(*tensors[:5]))
         N = len(outs[0]) // info.batch_size
         return tuple(x.unflatten(0, (info.batch_size, N)) for x in outs), (0,) * len(outs)
 
