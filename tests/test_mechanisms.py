@@ -26,6 +26,10 @@ def weights(T: int) -> np.ndarray:
     return powers / powers.sum(1, keepdims=True)
 
 
+def looks(T: int) -> np.ndarray:
+    return np.stack([weights(T), np.eye(T)])
+
+
 DRAW = {
     "graphs": lambda: plots.who_reaches_whom(weights(6)),
     "graphs of 3": lambda: plots.who_reaches_whom(weights(3), ("a", "b", "$c$")),
@@ -33,6 +37,14 @@ DRAW = {
     "query, key, value": plots.query_key_value,
     "long": lambda: plots.query_key_value(T=7, E=4, D=2, Dv=5, row=6),
     "everything seen": lambda: plots.query_key_value(T=4, E=5, D=4, Dv=2, row=0, causal=False),
+    "heads": plots.heads_into_stream,
+    "two heads": lambda: plots.heads_into_stream(H=2, T=4, E=9, Dv=3, row=0),
+    "heads that look": lambda: plots.heads_into_stream(
+        H=2, T=6, E=5, Dv=3, row=5, looks=looks(6), words=WORDS
+    ),
+    "one head of odd words": lambda: plots.heads_into_stream(
+        H=1, T=3, E=3, Dv=3, row=1, looks=looks(3)[:1], words=("$a", "extraordinary", "b")
+    ),
     "softmax": lambda: plots.softmax_steps(SCORES, hidden=[0, 0, 0, 0, 1, 1]),
     "softmax of all": lambda: plots.softmax_steps([-9, 9.0, 0], ("a", "rather long", "$c$")),
     "mean": lambda: plots.mean_as_matrix(VECTORS),
@@ -59,6 +71,34 @@ def test_the_bytes_depend_on_nothing_but_what_is_drawn(pictures) -> None:
     code = "from course import plots; import sys; sys.stdout.buffer.write(plots.drowning().png())"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert other.stdout == pictures["drowning"].png()
+
+
+def test_labels_have_the_form_in_which_the_maps_multiply(pictures) -> None:
+    said = ink.words(pictures["query, key, value"])
+    assert [word for word in said if "W_" in word] == [f"$W_{n}^{{\\top}}$" for n in "qkv"]
+    said = ink.words(pictures["heads"])
+    blocks = [f"$(W_o^{head})^{{\\top}}$" for head in (1, 2, 3)]
+    assert [word for word in said if "W_" in word] == [*blocks, "$W_o^{\\top}$"]
+    assert {"[Dv, E]", "[H·Dv, E]", "[T, H·Dv]"} <= set(said)
+
+
+def test_heads_write_and_their_sum_is_one_product(pictures) -> None:
+    assert pictures["two heads"].finding == (
+        "2 heads of 3 numbers: each writes to all 9 coordinates of the stream, and their sum is "
+        "one product with the transposed W_o, which has 2 × 3 = 6 rows."
+    )
+    assert ink.words(pictures["heads"]).count("+") == 2  # between three writings
+
+
+def test_heads_are_said_to_look_where_their_weights_are(pictures) -> None:
+    last = weights(6)[-1]
+    best = int(last.argmax())
+    assert pictures["heads that look"].finding.endswith(
+        f"“mat” looks with head 1 most at “{WORDS[best]}” ({last[best]:.2f}), head 2 most at "
+        "“mat” (1.00)."
+    )
+    assert ink.words(pictures["heads that look"]).count("lay") == 2  # beside the values of each
+    assert "lay" not in ink.words(pictures["heads"])
 
 
 def arrows(picture: Picture, role: str) -> int:
@@ -227,6 +267,21 @@ def test_the_streams_stand_in_the_order_of_the_words(pictures, name: str, said: 
         (lambda: plots.who_reaches_whom(np.full((6, 6), 1 / 6)), "weights: expected causal rows"),
         (lambda: plots.who_reaches_whom(2 * weights(6)), "weights: expected causal rows"),
         (lambda: plots.query_key_value(row=5), "row: expected a word's number from 0 to 4, got 5"),
+        (lambda: plots.heads_into_stream(row=6), "row: expected a word's number from 0 to 5, got"),
+        (lambda: plots.heads_into_stream(Dv=0), "Dv: expected a whole number from 1 on, got 0"),
+        (
+            lambda: plots.heads_into_stream(H=3, looks=looks(6)),
+            r"looks: expected shape \[3, 6, 6\] and 6 words",
+        ),
+        (
+            lambda: plots.heads_into_stream(H=2, T=4, looks=looks(4)),
+            r"looks: expected shape \[2, 4, 4\] and 4 words",
+        ),
+        (
+            lambda: plots.heads_into_stream(H=2, looks=looks(6).transpose(0, 2, 1)),
+            "looks: expected causal rows",
+        ),
+        (lambda: plots.heads_into_stream(H=2, looks=2 * looks(6)), "rows that sum to 1"),
         (lambda: plots.query_key_value(D=0), "D: expected a whole number from 1 on, got 0"),
         (lambda: plots.softmax_steps([1, 2.0]), "scores: expected one for each of 6 words"),
         (lambda: plots.softmax_steps(SCORES, hidden=[1] * 6), "at least one word to look at"),

@@ -34,8 +34,6 @@ DRAW = {
     "the left word for all": lambda: plots.conflict({"−b": lambda a, b: 0 * a - b}),
     "two factors": lambda: plots.two_factors(),
     "two large factors": lambda: plots.two_factors(E=16, D=4),
-    "heads": lambda: plots.heads_into_stream(),
-    "two heads": lambda: plots.heads_into_stream(H=2, T=4, E=9, Dv=3, row=0),
     "cache": lambda: plots.cache_step(),
     "first step": lambda: plots.cache_step(WORDS, D=2, Dv=5, t=0),
 }
@@ -105,6 +103,12 @@ def test_the_parts_of_a_table_add_up_and_have_mean_zero(pictures) -> None:
     assert limits == {6.0}  # one scale for all parts
 
 
+def test_a_part_that_is_zero_everywhere_is_one_large_zero(pictures) -> None:
+    said = [[text.get_text() for text in one.texts] for one in pictures["anova"].figure.axes[:5]]
+    assert said[1] == said[4] == ["0"]  # mean and interaction of a + b
+    assert [len(texts) for texts in said] == [16, 1, 16, 16, 1]
+
+
 def test_the_share_of_interaction_is_that_of_the_variance(pictures) -> None:
     rest = TABLE - TABLE.mean(1, keepdims=True) - TABLE.mean(0) + TABLE.mean()
     share = 100 * rest.var() / TABLE.var()
@@ -128,13 +132,18 @@ def test_only_a_product_serves_both_readers(pictures) -> None:
     ]
 
 
+def test_a_step_appends_a_row_and_reads_all(pictures) -> None:
+    said = ink.words(pictures["cache"])
+    assert said.count("append") == 2 and "weighted sum" in said
+    assert "the rows of the cat lay on are kept" in pictures["cache"].alt
+    assert "kept from before" not in pictures["first step"].alt
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("two factors", "8 × 8 = 64 numbers; its two factors have 8 × 2 + 2 × 8 = 32."),
         ("two large factors", "16 × 16 = 256 numbers; its two factors have 16 × 4 + 4 × 16 = 128."),
-        ("heads", "3 heads of 2 numbers: each writes to all 8 coordinates of the stream, "),
-        ("two heads", "one product with W_o, which has 2 × 3 = 6 rows here."),
         ("cache", "one key of 3 and one value of 2; kept are 5 × (3 + 2) = 25 numbers a head."),
         ("first step", "Step 1: “the” adds one key of 2 and one value of 5; kept are 1 × (2 + 5)"),
     ],
@@ -160,7 +169,6 @@ def test_counts(pictures, name: str, said: str) -> None:
         (lambda: plots.anova({"one": np.ones((2, 2))}), "not all equal"),
         (lambda: plots.anova({"big": np.eye(6)}), "big: expected at most 5 × 5"),
         (lambda: plots.conflict({}), "functions: expected at least one entry"),
-        (lambda: plots.heads_into_stream(row=6), "row: expected a word's number from 0 to 5"),
         (lambda: plots.cache_step(t=6), "t: expected a word's number from 0 to 5, got 6"),
         (lambda: plots.two_factors(D=0), "D: expected a whole number from 1 on"),
     ],

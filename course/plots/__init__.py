@@ -13,6 +13,7 @@ from course.plots.charts import bars, curves, heatmap, heatmaps, law_and_points,
 from course.plots.drawing import Canvas
 from course.plots.mechanisms import (
     drowning,
+    heads_into_stream,
     language_model,
     mean_as_matrix,
     query_key_value,
@@ -25,7 +26,6 @@ from course.plots.nb02_query_key_value import (
     anova,
     cache_step,
     conflict,
-    heads_into_stream,
     one_reading,
     two_factors,
     unit,

@@ -148,7 +148,7 @@ def query_key_value(
     ):
         y = line * pitch
         learned = canvas.matrix(
-            f"$W_{name}$", f"E {width}", at=Spot(x.right[0] + 3.4, y, 0), role="learned"
+            f"$W_{name}^{{\\top}}$", f"E {width}", at=Spot(x.right[0] + 3.4, y, 0), role="learned"
         )
         every = [row] if name == "q" else range(row + 1) if causal else range(T)
         spot = Spot(learned.x + max(D, Dv) + 2.6, y, 0)
@@ -182,7 +182,8 @@ def query_key_value(
         ),
         alt=(
             f"Matrices drawn to scale. x [{T}, {E}] goes through W_q [{E}, {D}], W_k [{E}, {D}] "
-            f"and W_v [{E}, {Dv}] to q, k and v. q and k give scores [{T}, {T}], a softmax weights "
+            f"and W_v [{E}, {Dv}], all transposed, to q, k and v. q and k give scores [{T}, {T}], "
+            f"a softmax weights "
             f"[{T}, {T}]{', the future grey in both' if causal else ''}; weights and v give the "
             f"summary [{T}, {Dv}]. Row {row + 1} is dark throughout."
         ),
@@ -206,6 +207,137 @@ def _times(count: int, thing: str) -> str:
 def _require_row(row: int, T: int) -> None:
     if not 0 <= row < T:
         raise ValueError(f"row: expected a word's number from 0 to {T - 1}, got {row}")
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+def heads_into_stream(
+    H: int = 3,
+    T: int = 6,
+    E: int = 8,
+    Dv: int = 2,
+    *,
+    row: int = 2,
+    looks: object = None,
+    words: Sequence[str] = WORDS,
+) -> Picture:
+    """Heads write into the stream, each through its own block of W_o; to scale, twice.
+
+    Above, line by line, what each head has read, o [T, Dv], times its block is what it writes, and
+    the writings add up. Below, the heads side by side times the whole W_o. Row number ``row`` is
+    followed. With ``looks`` [H, T, T], the causal weights of each head, every line begins with
+    them and the values of ``words``. Raises ``ValueError`` for sizes below 1, a ``row`` that is
+    none of 0 … T − 1, another shape of ``looks`` or number of words, and for rows of weights that
+    do not sum to 1 or look ahead.
+    """
+    _require_row(row, T)
+    weights = None if looks is None else _causal_looks(looks, H, T, words)
+    canvas = Canvas(0.175, T=T, E=E, Dv=Dv)
+    canvas.sizes["H·Dv"] = H * Dv
+    widest = canvas.pitch(words, points=8.5)
+    column = 0.0 if weights is None else T + Dv + widest + 4.6
+    blocks = Spot(column + Dv + 2.0, 0, 0, 0.5)
+    writes: Place | None = None
+    for head in range(H):
+        y = head * (T + 2.0)
+        first = head == 0
+        if weights is not None:
+            _weighted_values(canvas, weights[head], words, y, head, row)
+        o = _named(canvas, f"$o^{head + 1}$", "T Dv", Spot(column, y, 0, 0.5), "value", row, first)
+        spot = Spot(blocks.x, y, 0, 0.5)
+        W = _named(canvas, f"$(W_o^{head + 1})^{{\\top}}$", "Dv E", spot, "learned", None, first)
+        canvas.outline(W, role="value")
+        canvas.text("×", at=o.beside(1.0, middle=True), points=12)
+        canvas.text("=", at=W.beside(1.1, middle=True), points=12)
+        if writes is not None:
+            canvas.text("+", at=writes.below(1.0, middle=True), points=14)
+        writes = canvas.matrix("", "T E", at=W.beside(2.2), role="stream", rows=[row], label=first)
+        canvas.text(f"head {head + 1} writes", at=writes.beside(0.6), points=9)
+    assert writes is not None
+    y = writes.bottom[1] + 4.4 + T / 2
+    left, right = writes.left[0], writes.right[0]
+    line = writes.bottom[1] + 0.9
+    canvas.arrow((left, line), (right, line), head=False)
+    o = canvas.matrix(
+        "side by side", "T H·Dv", at=Spot(column + Dv, y, 1, 0.5), role="value", rows=[row]
+    )
+    W = canvas.matrix("$W_o^{\\top}$", "H·Dv E", at=Spot(blocks.x, y, 0, 0.5), role="learned")
+    out = canvas.matrix("update", "T E", at=W.beside(2.2), role="stream", rows=[row])
+    canvas.text("×", at=o.beside(1.0, middle=True), points=12)
+    canvas.text("=", at=W.beside(1.1, middle=True), points=12)
+    canvas.text("the sum", at=out.beside(0.6), points=9)
+    for head in range(H):
+        canvas.outline(Place(o.x + head * Dv, o.y, Dv, T), role="value")
+        canvas.outline(Place(W.x, W.y + head * Dv, E, Dv), role="value")
+    told = ""
+    if weights is not None:
+        most = weights[:, row].argmax(-1).tolist()
+        places = ", ".join(
+            f"head {head + 1} most at “{words[place]}” ({number(weights[head, row, place], 2)})"
+            for head, place in enumerate(most)
+        )
+        told = f"; “{words[row]}” looks with {places}"
+    begins = (
+        f"the causal weights [{T}, {T}], the future grey, times the values [{T}, {Dv}] give"
+        if told
+        else "here is"
+    )
+    return canvas.picture(
+        finding=(
+            f"{H} heads of {Dv} numbers: each writes to all {E} coordinates of the stream, and "
+            f"their sum is one product with the transposed W_o, which has {H} × {Dv} = {H * Dv} "
+            f"rows{told}."
+        ),
+        alt=(
+            f"Matrices to scale. Above, for each of {H} heads: {begins} what the head has read "
+            f"[{T}, {Dv}]; that times its block of the transposed W_o [{Dv}, {E}] is what it "
+            f"writes [{T}, {E}], and these are added. Below, the heads side by side "
+            f"[{T}, {H * Dv}] times the whole transposed W_o [{H * Dv}, {E}] is the update "
+            f"[{T}, {E}]. Row {row + 1} is dark."
+        ),
+    )
+
+
+def _causal_looks(looks: object, H: int, T: int, words: Sequence[str]) -> np.ndarray:
+    """``looks`` as an array, or ``ValueError``."""
+    weights = as_array("looks", looks, ndim=3)
+    if weights.shape != (H, T, T) or len(words) != T:
+        raise ValueError(
+            f"looks: expected shape {[H, T, T]} and {T} words, got {list(weights.shape)}"
+        )
+    ahead = weights[:, ~np.tri(T, dtype=bool)]
+    if ahead.any() or not np.allclose(weights.sum(-1), 1, atol=1e-6):
+        raise ValueError("looks: expected causal rows that sum to 1")
+    return weights
+
+
+def _weighted_values(
+    canvas: Canvas, weights: np.ndarray, words: Sequence[str], y: float, head: int, row: int
+) -> None:
+    """The begin of a head's line: its weights [T, T] times the values of the words."""
+    hidden = ~np.tri(len(words), dtype=bool)
+    spot = Spot(0, y, 0, 0.5)
+    A = canvas.matrix("", "T T", at=spot, shade=weights, hidden=hidden, label=False)
+    canvas.text(f"weights, head {head + 1}", at=A.above(0.3), points=9)
+    canvas.outline(A.row(row))
+    spot = A.beside(1.6 + canvas.pitch(words, points=8.5))
+    v = _named(canvas, f"$v^{head + 1}$", "T Dv", spot, "value", None, head == 0)
+    for t, word in enumerate(words):
+        canvas.text(word, at=v.row(t).before(0.3), points=8.5, literal=True)
+    canvas.text("×", at=A.beside(0.9, middle=True), points=12)
+    canvas.text("=", at=v.beside(1.3, middle=True), points=12)
+
+
+def _named(
+    canvas: Canvas, name: str, shape: str, at: Spot, role: str, row: int | None, shaped: bool
+) -> Place:
+    """A matrix under its name; its shape stands there too in the first line only."""
+    rows = [] if row is None else [row]
+    place = canvas.matrix(name, shape, at=at, role=role, rows=rows, label=shaped)
+    if not shaped:
+        canvas.text(name, at=place.above(0.2), points=11.5, role=role)
+    return place
 
 
 # --- softmax ------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def one_reading(
 NEEDS = (
     ("different positions get different updates", "the weight depends on the reader", "query"),
     ("different words count differently", "the weight depends on the word read", "key"),
-    ("something is carried from word to word", "a message, not what was matched", "value"),
+    ("something is carried from word to word", "each source hands over a message", "value"),
     ("nothing is lost where there is nothing to do", "the update is added", "skip"),
 )
 
@@ -147,9 +147,9 @@ def unit(words: Sequence[str] = WORDS, *, reader: int = 2) -> Picture:
     left = stream.right[0] + 2.4
     tap = canvas.dot((left, 0), role="stream", radius=0.22)
     compare = canvas.box("compare,\nsoftmax", at=(left, -4.6), size=(5.2, 2.4), points=9)
-    mix = canvas.box("weighted\nsum", at=(left + 9.2, -4.6), size=(5.2, 2.4), points=9)
+    mix = canvas.box("weighted\nsum", at=(left + 12.6, -4.6), size=(5.2, 2.4), points=9)
     plus = canvas.dot((mix.centre[0], 0), "+", role="stream")
-    end = plus.right[0] + 3.6
+    end = plus.right[0] + 7.0
     canvas.arrow(stream, plus, role="stream", width=4)
     canvas.arrow(plus, (end, 0), role="stream", width=4)
     canvas.text("stream", at=Spot(end + 0.5, 0, 0, 0.5), points=9, role="stream")
@@ -165,8 +165,9 @@ def unit(words: Sequence[str] = WORDS, *, reader: int = 2) -> Picture:
             x = box.x + box.width * (line + 1) / (reader + 1)
             canvas.dot((x, y), role="stream", radius=0.18)
             canvas.arrow((x, y), (x, box.top[1] - 0.15), role=role)
-    canvas.text("keys", at=Spot(compare.right[0] + 0.3, -7.2, 0, 0.5), points=8.5, role="key")
-    canvas.text("values", at=Spot(mix.right[0] + 0.3, -7.2, 0, 0.5), points=8.5, role="value")
+    for box, said, role in ((compare, "keys", "key"), (mix, "values", "value")):
+        x = box.x + box.width * reader / (reader + 1) + 0.5  # beside the last arrow
+        canvas.text(said, at=Spot(x, -7.2, 0, 0.5), points=9, role=role)
     first = (-1.2, 14.4 + 2.6)  # where the boxes of the two columns begin
     top = 2.6
     canvas.text("needed", at=Spot(first[0], top, 0, 0.5), points=10, bold=True)
@@ -204,7 +205,7 @@ def anova(tables: Mapping[str, object]) -> Picture:
     """
     require_some("tables", tables)
     arrays = {title: as_array(title, table, ndim=2) for title, table in tables.items()}
-    figure = new_figure(9.2, 2.05 * len(arrays) + 0.1)
+    figure = new_figure(9.2, 2.25 * len(arrays) + 0.1)
     grid = figure.subplots(len(arrays), 5, squeeze=False)
     shares = {}
     for line, (title, table) in zip(grid, arrays.items(), strict=True):
@@ -223,15 +224,19 @@ def anova(tables: Mapping[str, object]) -> Picture:
         }
         norm = signed_norm(table)
         for axes, (name, part) in zip(line, parts.items(), strict=True):
-            shown = np.where(np.abs(part) < 1e-9, 0.0, part)
-            image, printed = draw_matrix(axes, shown, signed=True, digits=1)
+            shown = np.where(np.abs(part) < 1e-6 * np.ptp(table), 0.0, part)  # rounding
+            empty = not shown.any()
+            image, printed = draw_matrix(axes, shown, signed=True, digits=None if empty else 1)
             image.set_norm(norm)
-            for text, value in zip(printed, shown.ravel(), strict=True):
+            if empty:  # one large 0 is seen at once, sixteen small ones have to be read
+                middle = (np.array(shown.shape) - 1) / 2
+                axes.text(middle[1], middle[0], "0", ha="center", va="center", fontsize=16)
+            for text, value in zip(printed, shown.ravel(), strict=not empty):
                 text.set(color=readable_on(image.cmap(norm(value))), fontsize=8)
             axes.set(xticks=[], yticks=[])
             axes.set_title(name, fontsize=9.5)
-            axes.set_xlabel("b", fontsize=9)
-        line[0].set_ylabel("a", fontsize=9)
+            axes.set_xlabel("b →", fontsize=9)
+        line[0].set_ylabel("← a", fontsize=9)
     told = ", ".join(f"{title} {number(100 * share, 0)} %" for title, share in shares.items())
     return Picture(
         figure,
@@ -335,59 +340,6 @@ def two_factors(E: int = 8, D: int = 2) -> Picture:
     )
 
 
-def heads_into_stream(H: int = 3, T: int = 6, E: int = 8, Dv: int = 2, *, row: int = 2) -> Picture:
-    """Heads write into the stream, each through its own block of W_o; to scale, twice.
-
-    Above, each head's summaries times its block, and the sum. Below, the heads side by side times
-    the whole W_o. Row number ``row`` is followed. Raises ``ValueError`` for sizes below 1 and a
-    ``row`` that is none of 0 … T − 1.
-    """
-    if not 0 <= row < T:
-        raise ValueError(f"row: expected a word's number from 0 to {T - 1}, got {row}")
-    wide = H * (Dv + 2 * E + 6.8) + 6
-    canvas = Canvas(min(0.2, 9.2 / wide), T=T, E=E, Dv=Dv)
-    canvas.sizes["H·Dv"] = H * Dv
-    place: Place | None = None
-    middle: list[float] = []
-    for head in range(H):
-        at: Any = Spot(0, 0, 0, 0.5) if place is None else place.beside(2.6)
-        if place is not None:
-            canvas.text("+", at=place.beside(1.3, middle=True), points=14)
-        o = canvas.matrix(f"$o^{head + 1}$", "T Dv", at=at, role="value", rows=[row])
-        W = canvas.matrix(f"$W_o^{head + 1}$", "Dv E", at=o.beside(1.4), role="learned")
-        place = canvas.matrix("", "T E", at=W.beside(2.0), role="stream", rows=[row])
-        canvas.text("=", at=W.beside(1.0, middle=True), points=12)
-        canvas.text(f"head {head + 1} writes", at=place.below(0.4), points=9)
-        middle.append((o.x + place.right[0]) / 2)
-    assert place is not None
-    y = T + 8.5
-    o = canvas.matrix(
-        "heads side by side", "T H·Dv", at=(middle[0] + Dv, y), role="value", rows=[row]
-    )
-    W = canvas.matrix("$W_o$", "H·Dv E", at=o.beside(3.4), role="learned")
-    out = canvas.matrix("update", "T E", at=W.beside(3.0), role="stream", rows=[row])
-    canvas.text("=", at=W.beside(1.5, middle=True), points=12)
-    for head in range(H):
-        for one in (
-            Place(o.x + head * Dv, o.y, Dv, T),
-            Place(W.x, W.y + head * Dv, E, Dv),
-        ):
-            canvas.outline(one, role="value")
-    canvas.text("the sum of all that\nthe heads write", at=out.beside(1.0), points=9)
-    return canvas.picture(
-        finding=(
-            f"{H} heads of {Dv} numbers: each writes to all {E} coordinates of the stream, and "
-            f"their sum is one product with W_o, which has {H} × {Dv} = {H * Dv} rows here."
-        ),
-        alt=(
-            f"Above, for each of {H} heads: its summaries [{T}, {Dv}] times its block of W_o "
-            f"[{Dv}, {E}] is what it writes [{T}, {E}], and these are added. Below, the heads side "
-            f"by side [{T}, {H * Dv}] times the whole W_o [{H * Dv}, {E}] is the update "
-            f"[{T}, {E}]. Row {row + 1} is dark."
-        ),
-    )
-
-
 def cache_step(words: Sequence[str] = WORDS, *, D: int = 3, Dv: int = 2, t: int = 4) -> Picture:
     """One step of writing: word number ``t`` makes q, k, v; k and v join those that were kept.
 
@@ -397,37 +349,46 @@ def cache_step(words: Sequence[str] = WORDS, *, D: int = 3, Dv: int = 2, t: int 
         raise ValueError(f"t: expected a word's number from 0 to {len(words) - 1}, got {t}")
     kept = t + 1
     canvas = Canvas(unit=0.22, T=kept, D=D, Dv=Dv)
-    new = canvas.words([words[t]], at=(0, 0))[0]
-    x, turn = new.right[0] + 4.0, new.right[0] + 1.8
-    left = x + max(D, Dv) + 7.0
-    gap = kept + 4.0  # from the last row of the keys to that of the values
+    between = canvas.pitch(words[:kept], points=9) + 0.6
+    keys = canvas.matrix("keys", "T D", at=Spot(0, 0, 0, 0), role="key", rows=[t])
+    spot = Spot(D + between, 0, 0, 0)
+    values = canvas.matrix("values", "T Dv", at=spot, role="value", rows=[t])
+    for row, word in enumerate(words[:kept]):
+        spot = Spot(D + between / 2, keys.row(row).left[1], 0.5, 0.5)
+        tone = None if row == t else "hidden"
+        canvas.text(word, at=spot, points=9, literal=True, role=tone)
+    canvas.frame([keys, values], "kept: the cache", pad=1.0)
+    y = kept + 4.0  # of what the new word makes
+    asks = -max(D, 3.0) - 3.6
     made = {}
-    for y, name, width, role in (
-        (-3.8, "q", "D", "query"),
-        (0.0, "k", "D", "key"),
-        (gap, "v", "Dv", "value"),
+    for name, width, role, x in (
+        ("q", "D", "query", asks),
+        ("k", "D", "key", keys.bottom[0]),
+        ("v", "Dv", "value", values.bottom[0]),
     ):
-        spot = Spot(x, y, 0, 0.5)
-        made[name] = canvas.matrix(f"${name}$", f"1 {width}", at=spot, role=role, rows=[0])
-        stops = [] if y == 0 else [(turn, 0.0), (turn, y)]
-        canvas.arrow(new, *stops, made[name], role="stream", width=2)
-    stores = []
-    for y, name, width, role in ((0.5, "keys", "D", "key"), (gap + 0.5, "values", "Dv", "value")):
-        store = canvas.matrix(name, f"T {width}", at=Spot(left, y, 0, 1), role=role, rows=[t])
-        for row, word in enumerate(words[:kept]):
-            tone = None if row == t else "hidden"
-            spot = Spot(left + max(D, Dv) + 0.6, store.row(row).left[1], 0, 0.5)
-            canvas.text(word, at=spot, points=8.5, literal=True, role=tone)
-        stores.append(store)
-        one = made[name[0]]
-        canvas.arrow(one, store.row(t), role=role)
-        spot = Spot(one.right[0] + 0.8, one.right[1] + 0.9, 0, 0.5)
-        canvas.text("append", at=spot, points=8.5, role=role)
-    one = made["q"]
-    canvas.arrow(one, (left - 0.2, one.right[1]), role="query")
-    spot = Spot(one.right[0] + 0.8, one.right[1] - 1.4, 0, 0.5)
-    canvas.text("compare\nwith all", at=spot, points=8.5, role="query")
-    canvas.frame(stores, "kept: the cache", pad=2.4, below=True)
+        one = canvas.matrix(f"${name}$", f"1 {width}", at=(x, y), role=role, rows=[0], label=False)
+        canvas.text(f"${name}$", at=one.beside(0.4), points=11.5, role=role)
+        made[name] = one
+    for name, store, role in (("k", keys, "key"), ("v", values, "value")):
+        canvas.arrow(made[name], store.row(t), role=role)
+        spot = Spot(store.bottom[0] + 0.4, y - 1.6, 0, 0.5)
+        canvas.text("append", at=spot, points=9, role=role)
+    middle = keys.left[1]
+    canvas.arrow(made["q"], (asks, middle), (keys.x - 0.2, middle), role="query")
+    spot = Spot(asks - 0.4, middle, 1, 0.5)
+    canvas.text("compare with\nall keys", at=spot, points=9, role="query")
+    new = canvas.words([words[t]], at=(keys.bottom[0], y + 3.4))[0]
+    canvas.text("new word", at=new.below(0.4), points=9)
+    turn = y + 1.9
+    canvas.arrow(new, made["k"], role="stream", width=2)
+    for name in ("q", "v"):
+        x = made[name].bottom[0]
+        end = (x, made[name].bottom[1] + 0.15)
+        canvas.arrow(new, (keys.bottom[0], turn), (x, turn), end, role="stream", width=2)
+    spot = values.beside(7.0)
+    out = canvas.matrix("output", "1 Dv", at=spot, role="value", rows=[0])
+    canvas.arrow(values, out, role="value", words="weighted sum")
+    before = f"; the rows of {' '.join(words[:t])} are kept from before" if t else ""
     return canvas.picture(
         finding=(
             f"Step {kept}: “{words[t]}” adds one key of {D} and one value of {Dv}; kept are "
@@ -437,6 +398,7 @@ def cache_step(words: Sequence[str] = WORDS, *, D: int = 3, Dv: int = 2, t: int 
             f"The new word {words[t]} makes a query [1, {D}], a key [1, {D}] and a value "
             f"[1, {Dv}]. "
             f"Key and value become row {kept} of the cache of keys [{kept}, {D}] and values "
-            f"[{kept}, {Dv}]; the rows of {' '.join(words[:t])} are kept from before."
+            f"[{kept}, {Dv}]{before}. The query is compared with all keys, and the weighted "
+            "sum of the values is the output."
         ),
     )
