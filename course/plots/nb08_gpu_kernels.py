@@ -15,7 +15,7 @@ from course.plots.diagrams import bare
 from course.plots.drawing import Canvas, cell_text
 from course.plots.parts import as_array, as_mask, as_number, finish, number, require_some
 from course.plots.places import Place, Spot
-from course.plots.style import COLOURS, QUIET, Picture, new_figure, styled
+from course.plots.style import COLOURS, HIDDEN, QUIET, Picture, new_figure, styled
 
 
 def memory_levels(
@@ -343,7 +343,7 @@ def tiles(
     """Which tiles of the scores a kernel computes, from the mask ``visible`` [T, S], True = seen.
 
     A row of tiles is one program, ``program`` has a frame. Whole tiles are dark, partly hidden
-    ones light, skipped ones empty; lanes beyond the last token are hatched.
+    ones light, skipped ones grey; lanes beyond the last token are hatched.
     """
     require_positive("tile", tile)
     seen = as_mask("visible", visible)
@@ -353,7 +353,7 @@ def tiles(
     for i in range(down):
         for j in range(across):
             here = seen[i * tile : (i + 1) * tile, j * tile : (j + 1) * tile]
-            colour = COLOURS[0] if here.all() else COLOURS[4] if here.any() else "white"
+            colour = COLOURS[0] if here.all() else COLOURS[4] if here.any() else HIDDEN
             axes.add_patch(
                 Rectangle((j * tile, i * tile), tile, tile, facecolor=colour, edgecolor=QUIET, lw=1)
             )
@@ -382,7 +382,7 @@ def tiles(
     for label, colour in (
         ("whole", COLOURS[0]),
         ("partly hidden", COLOURS[4]),
-        ("skipped", "white"),
+        ("skipped", HIDDEN),
     ):
         axes.add_patch(Rectangle((0, 0), 0, 0, facecolor=colour, edgecolor=QUIET, label=label))
     axes.add_patch(
