@@ -28,7 +28,7 @@ CHIEF = {
     "CostExplorer": "T",
     "CrosstalkExplorer": "N",
     "FeatureMapExplorer": "map",
-    "PositionExplorer": "place",
+    "PositionExplorer": "position",
     "ProbeExplorer": "change",
     "RegisterExplorer": "t",
     "RooflineExplorer": "D",

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.patches import Circle
+from matplotlib.patches import Circle, Wedge
 
 from course import plots
 from course.plots import Picture
@@ -95,6 +95,7 @@ def test_a_hand_stands_at_the_sine_and_cosine_of_its_angle(pictures) -> None:
         hand = np.subtract(end, start) / np.hypot(*np.subtract(end, start))
         np.testing.assert_allclose(hand, [math.sin(angle), math.cos(angle)], atol=1e-12)
     assert pictures["one clock"].finding == "From position 0 to 2 the hands make 0.500 turns."
+    assert "1.57 rad a position,\na turn in 4 positions" in ink.words(pictures["one clock"])
 
 
 def test_arrows_are_turned_by_their_positions_and_scores_are_their_products(pictures) -> None:
@@ -107,6 +108,11 @@ def test_arrows_are_turned_by_their_positions_and_scores_are_their_products(pict
         score = (turned_q * turned_k.conjugate()).real
         told = f"{score:.2f}".replace("-", "−")
         assert f"positions {t} and {i}, distance {t - i}: {told}" in pictures["turning"].finding
+    sectors = [p for p in ink.patches(pictures["turning"], Wedge)]
+    for sector, (t, i) in zip(sectors, PAIRS, strict=True):
+        q, k = (1 + 0.1j) * np.exp(0.45j * t), (0.6 - 0.5j) * np.exp(0.45j * i)
+        between = abs(np.degrees(np.angle(q / k)))
+        assert (sector.theta2 - sector.theta1) % 360 == pytest.approx(between)
     below = [text for text in ink.words(pictures["one panel"]) if "angle" in text]
     assert below == ["turned by 180° and 90°\nangle between them: 180°\nq·k = −2.00"]
 

@@ -51,18 +51,26 @@ def test_only_the_power_one_half_is_blind_to_the_width() -> None:
     assert means[0.0][0] > 3 and means[0.0][2] < 1.5
     assert means[1.0][2] > 0.99 * KEYS
     assert effective_law(1.0) == pytest.approx(64 / np.sqrt(np.e))
-    assert effective_law(100.0) == 1
+    assert effective_law(100.0) < 1e-300  # less than one token: there it does not hold
 
 
-def test_the_law_is_drawn_over_all_widths_and_every_draw_differs() -> None:
+def test_the_law_is_solid_where_it_holds_and_every_draw_differs() -> None:
     arrays = compute(power=0.0)
-    assert arrays["law"][0] == pytest.approx(64 * np.exp(-2.0)) and arrays["law"][-1] == 1
+    assert np.isnan(arrays["law"]).all()  # σ = √D is 2 and more
+    assert arrays["beyond"][0] == pytest.approx(64 * np.exp(-2.0))
+    half = compute(power=0.5)
+    assert half["law"] == pytest.approx(64 / np.sqrt(np.e)) and np.isnan(half["beyond"]).all()
+    both = compute(power=0.0, size=0.5)  # σ = √D / 4 is 1 at D = 16
+    assert (np.isnan(both["law"]) == ~np.isnan(both["beyond"])).all()
+    assert np.isnan(both["beyond"]).sum() == (np.geomspace(4, 1024, 60) <= 16).sum()
     assert len({compute(draw=i)["weights"][0] for i in range(1, DRAWS + 1)}) == DRAWS
 
 
 def test_the_sentence_names_the_state() -> None:
     explorer = ScaleExplorer()
-    assert "draw 1 is soft" in explorer.status and "law 1.00" in explorer.status
+    assert "draw 1 is a mix" in explorer.status and "law 1.00" in explorer.status
+    explorer.set_values(D=16, power=0.0)
+    assert "draw 1 is mostly one key: largest weight 0.762" in explorer.status
     explorer.set_values(D=1024, power=0.0)
     assert "draw 1 is frozen" in explorer.status and "law 32.00" in explorer.status
     explorer.set_values(power=1.0)

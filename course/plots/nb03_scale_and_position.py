@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Arc, Circle
+from matplotlib.patches import Arc, Circle, Wedge
 
 from course.plots.drawing import Canvas
 from course.plots.mechanisms import WORDS
 from course.plots.parts import as_array, as_number, number, require_some
 from course.plots.places import Place, Spot
-from course.plots.sheet import ROLES, readable
+from course.plots.sheet import ROLES, readable, tint
 from course.plots.style import HIDDEN, INK, QUIET, Picture, new_figure, styled
 
 _TURN = 2 * math.pi
@@ -135,14 +135,14 @@ def clocks(speeds: Sequence[float], words: Sequence[str] = WORDS) -> Picture:
             f"speeds, words: expected at least one of each, got {len(omega)} and {len(words)}"
         )
     rows, columns = len(omega), len(words)
-    figure = new_figure(0.85 * columns + 1.8, 0.82 * rows + 0.7)
+    figure = new_figure(0.85 * columns + 2.3, 0.82 * rows + 0.7)
     axes = figure.subplots()
-    _plane(axes, (-2.3, columns - 0.5), (-0.6, rows - 0.25))
+    _plane(axes, (-2.85, columns - 0.5), (-0.6, rows - 0.25))
     for line, speed in enumerate(omega):
         y = rows - 1 - line
         period = _TURN / speed
         axes.text(
-            -0.6, y, f"{speed:.3g} a position,\na turn in {period:,.0f}", ha="right",
+            -0.6, y, f"{speed:.3g} rad a position,\na turn in {period:,.0f} positions", ha="right",
             va="center", fontsize=9,
         )  # fmt: skip
         for place in range(columns):
@@ -180,9 +180,9 @@ def turning(
     """RoPE on two features: query and key as arrows, turned by their positions, for each pair.
 
     ``query`` and ``key`` are vectors [2]; ``pairs`` (position of the query, of the key); ``speed``
-    the angle a position, in radians. Under each panel stand the angle between the two turned
-    arrows and their dot product. Raises ``ValueError`` for vectors of another length or without
-    length, and for no pair.
+    the angle a position, in radians. The angle between the two turned arrows is a coloured sector;
+    under each panel stand its size and their dot product. Raises ``ValueError`` for vectors of
+    another length or without length, and for no pair.
     """
     q, k = as_array("query", query, ndim=1), as_array("key", key, ndim=1)
     for name, vector in (("query", q), ("key", k)):
@@ -210,6 +210,7 @@ def turning(
             )  # fmt: skip
             _arrow(axes, (0, 0), vector, ROLES[role], faint=True)
             _arrow(axes, (0, 0), after, ROLES[role])
+        _sector(axes, *turned)
         axes.set_title(f"{names[0]} at {t}, {names[1]} at {i}", fontsize=10)
         below = (
             f"turned by {_degrees(speed * t)} and {_degrees(speed * i)}",
@@ -234,8 +235,8 @@ def turning(
         finding=f"The score q·k of the turned arrows. {told}.",
         alt=(
             f"{len(pairs)} panels. In each a query and a key as faint arrows, and the same two "
-            "turned counter-clockwise by their positions. Where the distance is the same, so is "
-            "the angle between the turned arrows."
+            "turned counter-clockwise by their positions; a coloured sector lies between the "
+            "turned arrows. Where the distance is the same, so is its angle."
         ),
     )
 
@@ -288,6 +289,15 @@ def _rotate(vector: np.ndarray, angle: float) -> np.ndarray:
 
 def _between(one: np.ndarray, other: np.ndarray) -> float:
     return math.acos(np.clip(one @ other / np.hypot(*one) / np.hypot(*other), -1, 1))
+
+
+def _sector(axes: Axes, one: np.ndarray, other: np.ndarray) -> None:
+    """Colour the angle between two arrows, the smaller of the two ways round."""
+    start, end = (math.degrees(math.atan2(y, x)) for x, y in (one, other))
+    if (end - start) % 360 > 180:
+        start, end = end, start
+    radius = 0.34 * min(np.hypot(*one), np.hypot(*other))
+    axes.add_patch(Wedge((0, 0), radius, start, end, color=tint("focus", 0.45), zorder=0.5))
 
 
 def _beside(tip: np.ndarray, reach: float) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from course.widgets.base import Control, Explorer, Slider
 KEYS, WIDEST, DRAWS = 64, 1024, 20
 _SHOWN = 12  # rows and columns of the Jacobian that are drawn
 _WIDTHS = np.geomspace(4, WIDEST, 60)
+_HOLDS = 1 + 1e-9  # up to this spread the law is off by less than 5 % (notebook 03, section 2)
 
 
 def spread_law(D: float | np.ndarray, *, power: float, size: float) -> Any:
@@ -30,8 +31,11 @@ def spread_law(D: float | np.ndarray, *, power: float, size: float) -> Any:
 
 
 def effective_law(spread: float | np.ndarray) -> Any:
-    """Effective tokens of 64 Gaussian scores: ``64·exp(−spread²/2)``, and never less than 1."""
-    return np.maximum(1.0, KEYS * np.exp(-np.square(spread) / 2))
+    """Effective tokens of many Gaussian scores: ``64·exp(−spread²/2)``.
+
+    For 64 keys it holds up to a spread of 1; far beyond it says less than one token.
+    """
+    return KEYS * np.exp(-np.square(spread) / 2)
 
 
 class ScaleExplorer(Explorer):
@@ -47,7 +51,7 @@ class ScaleExplorer(Explorer):
         "Query and keys have independent random entries, as before training. The score is q·k "
         "divided by D to the power p; dividing by √D is p = 0.5."
     )
-    size = (9.2, 3.5)
+    size = (9.2, 3.8)
     controls: ClassVar[dict[str, Control]] = {
         "D": Slider("Key width D", 64, low=4, high=WIDEST, step=4),
         "power": Slider("Power p", 0.5, low=0.0, high=1.0, step=0.05),
@@ -60,7 +64,8 @@ class ScaleExplorer(Explorer):
         """Of one draw ``scores``, ``weights`` [64] (largest first) and ``jacobian`` [12, 12].
 
         Of all 20 draws ``spread`` (standard deviation of the scores), ``effective`` (exp of the
-        entropy, [20]) and ``trace`` [20]; ``law`` [60] is :func:`effective_law` over the widths.
+        entropy, [20]) and ``trace`` [20]. :func:`effective_law` over the widths: ``law`` [60] where
+        it holds, ``beyond`` [60] where it does not, each NaN elsewhere.
         """
         q, k = _draws()
         scores = size**2 / D**power * (k[:, :, :D] @ q[:, :D, None]).squeeze(-1)
@@ -69,6 +74,8 @@ class ScaleExplorer(Explorer):
         w = weights[draw - 1, order]
         top = w[:_SHOWN]
         positive = np.where(weights > 0, weights, 1.0)
+        spreads = spread_law(_WIDTHS, power=power, size=size)
+        law, holds = effective_law(spreads), spreads <= _HOLDS
         return {
             "D": D,
             "draw": draw,
@@ -78,7 +85,8 @@ class ScaleExplorer(Explorer):
             "spread": float(scores.std()),
             "effective": np.exp(-(weights * np.log(positive)).sum(1)),
             "trace": 1 - np.square(weights).sum(1),
-            "law": effective_law(spread_law(_WIDTHS, power=power, size=size)),
+            "law": np.where(holds, law, np.nan),
+            "beyond": np.where(holds, np.nan, law),
         }
 
     def build(self, figure: Figure, arrays: dict[str, Any]) -> None:
@@ -102,27 +110,34 @@ class ScaleExplorer(Explorer):
         axes.set(xscale="log", xlim=(3.4, 1250), xlabel="key width D", ylim=(0, 67))
         axes.set_xticks([4, 16, 64, 256, 1024], ["4", "16", "64", "256", "1024"])
         axes.grid(True)
-        (self._line,) = axes.plot(_WIDTHS, _WIDTHS, color=QUIET, label="law 64·exp(−σ²/2)")
+        (self._law,) = axes.plot(_WIDTHS, _WIDTHS, color=QUIET, label="law 64·exp(−σ²/2), σ ≤ 1")
+        (self._beyond,) = axes.plot(
+            _WIDTHS, _WIDTHS, color=QUIET, linestyle=(0, (2, 2)), label="σ > 1: it does not hold"
+        )
         (self._all,) = axes.plot(
             [], [], MARKERS[0], color=COLOURS[0], alpha=0.35, label="20 draws", linestyle="none"
         )
         (self._one,) = axes.plot(
             [], [], MARKERS[3], color=COLOURS[1], markeredgecolor=INK, label="this draw"
         )
-        axes.legend(loc="center left", bbox_to_anchor=(0, 0.36), handletextpad=0.4, borderpad=0.2)
+        axes.legend(  # below: the draws and the law can be anywhere
+            loc="upper center", bbox_to_anchor=(0.42, -0.2), ncols=2, handletextpad=0.4,
+            columnspacing=1.2, borderpad=0,
+        )  # fmt: skip
 
     def update(self, arrays: dict[str, Any]) -> None:
         """Move the bars, the colours and the points."""
         for bar, weight in zip(self._bars, arrays["weights"], strict=True):
             bar.set_height(weight)
         self._image.set_data(arrays["jacobian"])
-        self._line.set_ydata(arrays["law"])
+        self._law.set_ydata(arrays["law"])
+        self._beyond.set_ydata(arrays["beyond"])
         effective = arrays["effective"]
         self._all.set_data(np.full(DRAWS, arrays["D"]), effective)
         self._one.set_data([arrays["D"]], effective[arrays["draw"] - 1 : arrays["draw"]])
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
-        """Spread, largest weight, effective tokens and trace, in numbers."""
+        """Spread, largest weight, effective tokens and trace, and what kind of row that is."""
         law = spread_law(values["D"], power=values["power"], size=values["size"])
         one = arrays["draw"] - 1
         largest = arrays["weights"][0]
@@ -131,7 +146,9 @@ class ScaleExplorer(Explorer):
             if largest > 0.99
             else "close to the plain mean"
             if arrays["effective"][one] > 0.95 * KEYS
-            else "soft"
+            else "mostly one key"
+            if largest > 0.5
+            else "a mix"
         )
         return (
             f"Scores spread by {number(arrays['spread'], 2)} (law {number(law, 2)}); draw "
@@ -146,7 +163,8 @@ class ScaleExplorer(Explorer):
         return (
             "Bars of 64 attention weights, largest first; a heat map of the Jacobian of softmax "
             "for the 12 largest, positive on its diagonal and negative beside it; effective "
-            f"tokens of 20 draws over the key width with their law. {self.finding(values, arrays)}"
+            f"tokens of 20 draws over the key width with their law, dashed where it does not hold. "
+            f"{self.finding(values, arrays)}"
         )
 
 

@@ -57,10 +57,24 @@ def split_pieces(sentence: str) -> tuple[list[int], list[str]]:
     return encoding.ids, pieces
 
 
-@torch.no_grad()
 def heads_of_block(block: int, sentence: str) -> Heads:
     """Queries and keys of ``block`` (1, 2, …) as the model computes them on ``sentence``."""
-    ids, pieces = split_pieces(sentence)
+    return _heads(block, *split_pieces(sentence))
+
+
+def heads_of_repeated(block: int, word: str, times: int) -> Heads:
+    """As :func:`heads_of_block`, on one ``word`` that is repeated: only positions differ.
+
+    Raises ``ValueError`` for a word of several pieces.
+    """
+    ids, pieces = split_pieces(word)
+    if len(ids) != 1:
+        raise ValueError(f"word: expected one piece of the trained model, got {pieces}")
+    return _heads(block, ids * times, pieces * times)
+
+
+@torch.no_grad()
+def _heads(block: int, ids: list[int], pieces: list[str]) -> Heads:
     model, _ = _stored()
     x = model.embed(torch.tensor([ids], device="cpu"))
     for index in range(block - 1):
