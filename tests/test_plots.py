@@ -245,6 +245,19 @@ def test_a_heat_map_draws_its_numbers_and_hides_what_is_masked() -> None:
     assert not any(t.get_parse_math() for t in axes.get_xticklabels())
 
 
+def test_a_marked_column_is_framed_and_numbers_grow_with_the_cells() -> None:
+    wide = np.full((2, 12), 0.25)
+    plain = plots.heatmap(wide, digits=2, finding="f")
+    large = plots.heatmap(wide, digits=2, size=9.2, mark=10, finding="f")
+    (frame,) = large.figure.axes[0].patches
+    assert (frame.get_x(), frame.get_y()) == (9.5, -0.5)
+    assert (frame.get_width(), frame.get_height()) == (1, 2)
+    assert not plain.figure.axes[0].patches and "framed" not in plain.alt
+    assert large.alt.endswith("; column 11 is framed.")
+    small, grown = (p.figure.axes[0].texts[0].get_fontsize() for p in (plain, large))
+    assert grown == 9 and small == pytest.approx(62 / 12)
+
+
 def test_signed_maps_have_zero_in_the_middle() -> None:
     picture = plots.heatmap(np.array([[-1.0, 4.0], [0.5, 0.0]]), signed=True, finding="f")
     image = picture.figure.axes[0].images[0]
@@ -386,6 +399,8 @@ def test_other_arguments_of_maps_are_named() -> None:
     for wrong, message in (
         ({"columns": TOKENS[:2]}, "columns: expected 5 words, got 2"),
         ({"hidden": np.zeros((4, 4))}, r"hidden: expected shape \[5, 5\], got \[4, 4\]"),
+        ({"mark": 5}, "mark: expected a column from 0 to 4, got 5"),
+        ({"mark": -1}, "mark: expected a column from 0 to 4, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             plots.heatmap(WEIGHTS, **wrong, finding="f")
@@ -485,6 +500,15 @@ def test_panels_share_colours_and_one_legend(pictures) -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["a", "a, worse", "b"]
     assert [label.get_text() for label in loss.get_xticklabels()] == ["1", "8"]
+
+
+def test_panels_name_their_vertical_axes() -> None:
+    groups = {"one": {"a": (X, X)}, "two": {"a": (X, X)}}
+    for given, named in (("y", ["y", ""]), (("y", "z"), ["y", "z"])):
+        figure = plots.panels(groups, xlabel="x", ylabel=given, finding="f").figure
+        assert [axes.get_ylabel() for axes in figure.axes] == named
+    with pytest.raises(ValueError, match="ylabel: expected one or 2 of them, got 3"):
+        plots.panels(groups, xlabel="x", ylabel=("x", "y", "z"), finding="f")
 
 
 def test_bars_have_their_numbers(pictures) -> None:

@@ -43,7 +43,7 @@ def test_each_head_is_said_to_look_where_its_weights_are(pictures) -> None:
         assert said in pictures["heads"].finding
     assert "hands on 2 of the 6 numbers" in pictures["heads"].finding
     assert "hands on 3 of the 6 numbers" in pictures["two wide heads"].finding
-    assert ink.words(pictures["heads"]).count("$W_o$") == 1
+    assert ink.words(pictures["heads"]).count("$W_o^\\top$") == 1
 
 
 def test_vectors_end_where_a_norm_puts_them(pictures) -> None:

@@ -153,20 +153,27 @@ def positions() -> list[dict[str, Any]]:
 def norms() -> list[dict[str, Any]]:
     """Norm before or after each part, 12 blocks, rate 3e-3, with and without warm-up (04).
 
-    A narrow model (E = 64) on 8 windows of 64, to keep a run at a minute or two.
+    A narrow model (E = 64) on 8 windows of 64, to keep a run at a minute or two. The last label is
+    a shorter control: five steps at the full rate, then the run with warm-up, from there.
     """
+    placements: list[tuple[str, str, dict[str, int]]] = [
+        (f"{norm}-norm, {told}", norm, {"steps": 1000, "warmup": warmup})
+        for norm in ("pre", "post")
+        for warmup, told in ((0, "no warm-up"), (200, "200 steps of warm-up"))
+    ]
+    control = {"steps": 400, "warmup": 200, "bold": 5}
+    placements.append(("post-norm, 5 bold steps, then warm-up", "post", control))
     return [
         _run(
             "norms",
-            f"{norm}-norm, " + (f"{warmup} steps of warm-up" if warmup else "no warm-up"),
+            label,
             {**_ONE_BLOCK, "E": 64, "L": 12, "norm": norm},
-            {"steps": 1000, "batch": 8, "window": 64, "lr": 3e-3, "warmup": warmup},
+            {"batch": 8, "window": 64, "lr": 3e-3, **training},
             seed=seed,
             **_SHORT_CURVE,
         )
         for seed in _SEEDS["norms"]
-        for norm in ("pre", "post")
-        for warmup in (0, 200)
+        for label, norm, training in placements
     ]
 
 

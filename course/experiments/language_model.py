@@ -27,10 +27,11 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
     """Train as ``config`` says and return ``{"curve", "result", "sample"}``.
 
     ``config``: ``model`` (fields of :class:`TransformerConfig` but ``vocab_size``), ``training``
-    (``steps batch window lr warmup``), ``seed``, ``evaluate_every``, and optionally
-    ``evaluation_windows`` (widths at which the trained model is evaluated), ``measure``
-    (``"scores"``: :func:`score_statistics` along the run) and ``curve_tokens`` (how many held-out
-    tokens the curve is measured on; the final perplexities always use all).
+    (``steps batch window lr warmup``, perhaps ``bold``: see :func:`build`), ``seed``,
+    ``evaluate_every``, and optionally ``evaluation_windows`` (widths at which the trained model is
+    evaluated), ``measure`` (``"scores"``: :func:`score_statistics` along the run) and
+    ``curve_tokens`` (how many held-out tokens the curve is measured on; the final perplexities
+    always use all).
 
     Curve: ``first`` (the loss of each of the first 50 steps), then lists with one entry an
     evaluation: ``step``, ``train`` (mean batch loss since the one before), ``held_out`` (nats a
@@ -84,9 +85,19 @@ def execute(config: Config, progress: Progress) -> dict[str, Any]:
 
 
 def build(config: Config, corpus: Corpus) -> Transformer:
-    """The untrained model of a config, its weights fixed by the config's seed."""
-    model = TransformerConfig.from_dict({"vocab_size": corpus.vocab_size, **config["model"]})
-    return Transformer(model, seed=config["seed"])
+    """The model that a run of ``config`` starts from, its weights fixed by the config's seed.
+
+    It is untrained, or, where ``training`` has ``bold``, has made so many steps at the full rate;
+    the run then begins from those weights, with a new optimiser and the first batch again.
+    """
+    model = Transformer(
+        TransformerConfig.from_dict({"vocab_size": corpus.vocab_size, **config["model"]}),
+        seed=config["seed"],
+    )
+    if bold := config["training"].get("bold"):
+        reckless = {**config, "training": {**config["training"], "warmup": 0}}
+        fit(model, corpus, reckless, steps=bold)
+    return model
 
 
 def fit(model: Transformer, corpus: Corpus, config: Config, *, steps: int | None = None, **options):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MaxNLocator, NullLocator
 
 from course.plots.parts import (
@@ -45,13 +46,15 @@ def heatmap(
     xlabel: str = "key: the word looked at",
     ylabel: str = "query: the word that looks",
     size: float = 4.6,
+    mark: int | None = None,
 ) -> Picture:
     """A matrix [T, S] as a heat map with tokens on rows and columns.
 
     ``tokens`` names the rows, ``columns`` the columns (default: the same as the rows when T = S).
     ``hidden`` [T, S] boolean, True = grey, for what a mask cuts. ``signed``: diverging map centred
     on 0; else cividis on 0…1. ``digits`` None prints numbers up to 10×10 with two decimals.
-    Raises ``ValueError`` on a wrong rank or number of tokens, or a weight outside 0…1.
+    ``size``: inches of the longer side. ``mark``: the column that is framed.
+    Raises ``ValueError`` on a wrong rank, number of tokens or column, or a weight outside 0…1.
     """
     array = _matrix("matrix", matrix, hidden, signed)
     if columns is None and array.shape[0] == array.shape[1]:
@@ -61,11 +64,17 @@ def heatmap(
     if digits is None and max(array.shape) <= 10:
         digits = 2
     rows, cols = array.shape
+    if mark is not None and not 0 <= mark < cols:
+        raise ValueError(f"mark: expected a column from 0 to {cols - 1}, got {mark}")
     scale = size / max(rows, cols)
     figure = new_figure(max(cols * scale, 2.0) + 1.5, max(rows * scale, 1.2) + 1.0)
     axes = figure.subplots()
-    image, _ = draw_matrix(axes, array, signed=signed, digits=digits)
+    image, _ = draw_matrix(axes, array, signed=signed, digits=digits, larger=size / 4.6)
     label_tokens(axes, rows=tokens, columns=columns)
+    if mark is not None:
+        frame = Rectangle((mark - 0.5, -0.5), 1, rows, fill=False, edgecolor=COLOURS[1])
+        frame.set(linewidth=2.4, clip_on=False, zorder=3)
+        axes.add_patch(frame)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=24, pad=0.02)
     bar.outline.set_visible(False)
@@ -73,7 +82,8 @@ def heatmap(
     if alt is None:
         kind = "signed values" if signed else "weights from 0 to 1"
         named = f" for the words {' '.join(tokens)}" if tokens is not None else ""
-        alt = f"Heat map of {kind}, {rows} rows by {cols} columns{named}."
+        framed = f"; column {mark + 1} is framed" if mark is not None else ""
+        alt = f"Heat map of {kind}, {rows} rows by {cols} columns{named}{framed}."
     return Picture(figure, alt=alt, finding=finding)
 
 
@@ -318,7 +328,7 @@ def panels(
     *,
     xlabel: str,
     finding: str,
-    ylabel: str = "",
+    ylabel: str | Sequence[str] = "",
     alt: str | None = None,
     dashed: Sequence[str] = (),
     points: bool = False,
@@ -331,16 +341,19 @@ def panels(
 
     A label in ``dashed`` is dashed and has the colour of its place among the dashed ones, so that
     pairs of lines match. ``points`` marks every entry (a measurement). ``logy`` names the titles
-    with a logarithmic axis; ``ticks`` are the places named on the horizontal axis. ``ylabel``
-    stands at the first chart only. One legend stands below.
+    with a logarithmic axis; ``ticks`` are the places named on the horizontal axis. One ``ylabel``
+    stands at the first chart only; several are one for each. One legend stands below.
     """
     require_some("groups", groups)
+    sides = [ylabel] + [""] * (len(groups) - 1) if isinstance(ylabel, str) else list(ylabel)
+    if len(sides) != len(groups):
+        raise ValueError(f"ylabel: expected one or {len(groups)} of them, got {len(sides)}")
     figure = new_figure(*size)
     labels = list(dict.fromkeys(label for lines in groups.values() for label in lines))
     colours = colours_of([label for label in labels if label not in dashed])
     colours |= colours_of([label for label in labels if label in dashed])
-    for axes, (title, lines) in zip(
-        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+    for axes, side, (title, lines) in zip(
+        figure.subplots(1, len(groups), squeeze=False)[0], sides, groups.items(), strict=True
     ):
         require_some(title, lines)
         arrays = {label: as_line(label, x, y) for label, (x, y) in lines.items()}
@@ -365,8 +378,7 @@ def panels(
             axes.yaxis.set_minor_locator(NullLocator())
         name_ticks(axes, ticks)
         axes.grid(True)
-        axes.set(xlabel=xlabel, title=title)
-    figure.axes[0].set_ylabel(ylabel)
+        axes.set(xlabel=xlabel, ylabel=side, title=title)
     known = {
         name: handle
         for axes in figure.axes

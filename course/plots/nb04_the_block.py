@@ -19,7 +19,7 @@ from course.plots.style import COLOURS, INK, MARKERS, QUIET, Picture, new_figure
 
 
 def heads_through_output(weights: object, words: Sequence[str], *, Dv: int = 2) -> Picture:
-    """Several heads side by side and through W_o, every matrix to scale; the last row is followed.
+    """Several heads side by side and through W_oᵀ, all to scale; the last row is followed.
 
     ``weights`` [H, T, T] are those of each head, causal; ``Dv`` the width of a head's values, so
     that E = H · Dv. Raises ``ValueError`` for another number of words than T, and for rows that do
@@ -67,13 +67,15 @@ def heads_through_output(weights: object, words: Sequence[str], *, Dv: int = 2) 
         bend = [(turn, o.right[1]), (turn, y)] if abs(y - o.right[1]) > 0.5 else []
         end = (together.x - 0.3, y if bend else o.right[1])
         canvas.arrow(o, *bend, end, role="value")
-    W = canvas.matrix("$W_o$", "E E", at=together.beside(2.2), role="learned")
+    W = canvas.matrix("$W_o^\\top$", "E E", at=together.beside(2.2), role="learned")
     for head in range(H):
         canvas.outline(Place(W.x, W.y + head * Dv, W.width, Dv), role="value")
     y = canvas.matrix("to the stream", "T E", at=W.beside(2.2), role="stream", rows=[T - 1])
     canvas.text("×", at=together.beside(1.1, middle=True), points=12)
     canvas.text("=", at=W.beside(1.1, middle=True), points=12)
-    canvas.text(f"{Dv} rows of $W_o$\nfor each head", at=W.below(0.6), points=8.5, role="hidden")
+    canvas.text(
+        f"{Dv} rows of $W_o^\\top$\nfor each head", at=W.below(0.6), points=8.5, role="hidden"
+    )
     places = ", ".join(
         f"head {head + 1} at “{words[place]}” ({number(array[head, -1, place], 2)})"
         for head, place in enumerate(looked)
@@ -81,13 +83,13 @@ def heads_through_output(weights: object, words: Sequence[str], *, Dv: int = 2) 
     return canvas.picture(
         finding=(
             f"“{words[-1]}” looks with {H} rows of weights, most of all: {places}; each head hands "
-            f"on {Dv} of the {H * Dv} numbers, and its own {Dv} rows of W_o write them into the "
+            f"on {Dv} of the {H * Dv} numbers, and its own {Dv} rows of W_oᵀ write them into the "
             "stream."
         ),
         alt=(
             f"Matrices to scale. For each of {H} heads the causal weights [{T}, {T}], the future "
             f"grey, times its values [{T}, {Dv}] gives its output [{T}, {Dv}]. The outputs stand "
-            f"side by side, [{T}, {H * Dv}], and W_o [{H * Dv}, {H * Dv}] takes them to what is "
+            f"side by side, [{T}, {H * Dv}], and W_oᵀ [{H * Dv}, {H * Dv}] takes them to what is "
             f"added to the stream. The row of {words[-1]} is dark."
         ),
     )

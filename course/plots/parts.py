@@ -111,12 +111,19 @@ def clear_of_ticks(axes: Axes, *, both: bool = False) -> None:
 
 
 def draw_matrix(
-    axes: Axes, matrix: np.ndarray, *, signed: bool, digits: int | None = None, first: int = 0
+    axes: Axes,
+    matrix: np.ndarray,
+    *,
+    signed: bool,
+    digits: int | None = None,
+    first: int = 0,
+    larger: float = 1.0,
 ) -> tuple[AxesImage, list[Text]]:
     """Draw ``matrix`` [T, S] as a heat map; NaN is hidden. Returns the image and its numbers.
 
     ``signed``: diverging map centred on 0, else cividis on 0…1. ``digits``: decimals of the number
     printed in each cell; None prints none. ``first``: what rows and columns are counted from.
+    ``larger``: how many times larger than usual the cells are, and so their numbers may be.
     """
     norm = signed_norm(matrix) if signed else Normalize(0, 1)
     rows, columns = matrix.shape
@@ -132,7 +139,7 @@ def draw_matrix(
     axes.tick_params(length=0)
     numbers: list[Text] = []
     if digits is not None:
-        size = float(np.clip(62 / max(matrix.shape), 5.0, 9.0))
+        size = float(np.clip(62 * larger / max(matrix.shape), 5.0, 9.0))
         for (row, column), value in np.ndenumerate(matrix):
             if np.isfinite(value):
                 numbers.append(
