@@ -10,7 +10,6 @@ from course import plots
 from tests import ink
 from tests.pictures import *  # noqa: F403
 
-WORDS = ("the", "cat", "lay", "on", "the", "mat")
 TOKEN = [1, 0, -1, 2]
 KEYS = [[1, 0, 0, 1], [0, 1, 1, 0], [0, 0, -2, 1], [-1, 1, 0, 0]]
 BIAS = [-2, -1, -1, 0]
@@ -18,32 +17,13 @@ VALUES = [[1, 0, 0, 0], [0, 2, 0, 1], [0, 1, -1, 0], [3, 0, 1, 0]]
 VECTORS = {"x": [2.0, 0, 1], "other": [0.0, 1, 3], "3x + 7": [13.0, 7, 10]}
 
 
-def looks(H: int, T: int) -> np.ndarray:
-    scores = np.cos(np.arange(H)[:, None, None] + 3 * np.arange(T)) * np.ones((H, T, T))
-    powers = np.tril(np.exp(4 * scores))
-    return powers / powers.sum(-1, keepdims=True)
-
-
 DRAW = {
-    "heads": lambda: plots.heads_through_output(looks(3, 6), WORDS),
-    "two wide heads": lambda: plots.heads_through_output(looks(2, 4), ("a", "$b$", "c", "d"), Dv=3),
     "circle": lambda: plots.norm_on_a_circle(VECTORS),
     "one far out": lambda: plots.norm_on_a_circle({"far": [-100.0, 3, 0]}),
     "store": lambda: plots.feed_forward_store(TOKEN, KEYS, BIAS, VALUES),
     "silent store": lambda: plots.feed_forward_store([1, 0], [[1, 0]], [-5], [[1, 2, 3]]),
     "pre and post": plots.pre_and_post,
 }
-
-
-def test_each_head_is_said_to_look_where_its_weights_are(pictures) -> None:
-    last = looks(3, 6)[:, -1]
-    for head, row in enumerate(last, 1):
-        place = int(row.argmax())
-        said = f"head {head} at “{WORDS[place]}” ({row[place]:.2f})"
-        assert said in pictures["heads"].finding
-    assert "hands on 2 of the 6 numbers" in pictures["heads"].finding
-    assert "hands on 3 of the 6 numbers" in pictures["two wide heads"].finding
-    assert ink.words(pictures["heads"]).count("$W_o^\\top$") == 1
 
 
 def test_vectors_end_where_a_norm_puts_them(pictures) -> None:
@@ -87,9 +67,6 @@ def test_norms_stand_beside_the_stream_or_on_it(pictures) -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: plots.heads_through_output(looks(2, 4), WORDS), "expected"),
-        (lambda: plots.heads_through_output(looks(2, 6)[:, ::-1], WORDS), "causal rows"),
-        (lambda: plots.heads_through_output(2 * looks(2, 6), WORDS), "sum to 1"),
         (lambda: plots.norm_on_a_circle({"x": [1.0, 1, 1]}), "x: expected three numbers"),
         (lambda: plots.norm_on_a_circle({"x": [1.0, 2]}), "x: expected three numbers"),
         (lambda: plots.feed_forward_store([1, 2], KEYS, BIAS, VALUES), "keys, bias, values"),

@@ -33,7 +33,6 @@ from course.plots.nb02_query_key_value import (
 from course.plots.nb03_scale_and_position import clocks, penalised_row, sharpening, turning
 from course.plots.nb04_the_block import (
     feed_forward_store,
-    heads_through_output,
     norm_on_a_circle,
     pre_and_post,
 )
@@ -131,7 +130,6 @@ __all__ = [
     "freeze",
     "frontier",
     "heads_into_stream",
-    "heads_through_output",
     "heatmap",
     "heatmaps",
     "in_time",

@@ -4,96 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
 from course.plots.drawing import Canvas, cell_text
-from course.plots.parts import as_array, number
+from course.plots.parts import as_array
 from course.plots.places import Place, Spot
 from course.plots.style import COLOURS, INK, MARKERS, QUIET, Picture, new_figure, styled
-
-# --- heads --------------------------------------------------------------------------------------
-
-
-def heads_through_output(weights: object, words: Sequence[str], *, Dv: int = 2) -> Picture:
-    """Several heads side by side and through W_oᵀ, all to scale; the last row is followed.
-
-    ``weights`` [H, T, T] are those of each head, causal; ``Dv`` the width of a head's values, so
-    that E = H · Dv. Raises ``ValueError`` for another number of words than T, and for rows that do
-    not sum to 1 or look ahead.
-    """
-    array = as_array("weights", weights, ndim=3)
-    H, T, _ = array.shape
-    past = np.tri(T, dtype=bool)
-    if array.shape != (H, T, T) or len(words) != T:
-        raise ValueError(f"weights: expected [H, {len(words)}, {len(words)}], got {array.shape}")
-    if array[:, ~past].any() or not np.allclose(array.sum(-1), 1, atol=1e-6):
-        raise ValueError("weights: expected causal rows that sum to 1")
-    canvas = Canvas(unit=0.175, T=T, Dv=Dv, E=H * Dv)
-    pitch = T + 3.2
-    looked, outputs = [], []
-    wide = canvas.pitch(words, points=8.5)
-    for head in range(H):
-        y = head * pitch
-        A = canvas.matrix(
-            f"weights of head {head + 1}",
-            "T T",
-            at=Spot(0, y, 0, 0.5),
-            shade=array[head],
-            hidden=~past,
-            label=False,
-        )
-        canvas.text(f"weights of head {head + 1}", at=A.above(0.3), points=9)
-        v = canvas.matrix(f"$v_{head + 1}$", "T Dv", at=A.beside(2.0 + wide), role="value")
-        for t, word in enumerate(words):
-            canvas.text(word, at=v.row(t).before(0.3), points=8.5, literal=True)
-        o = canvas.matrix(f"$o_{head + 1}$", "T Dv", at=v.beside(2.4), role="value", rows=[T - 1])
-        canvas.text("×", at=A.beside(0.9, middle=True), points=12)
-        canvas.text("=", at=v.beside(1.2, middle=True), points=12)
-        canvas.outline(A.row(T - 1))
-        looked.append(int(array[head, -1].argmax()))
-        outputs.append(o)
-    middle = pitch * (H - 1) / 2
-    together = canvas.matrix(
-        "side by side", "T E", at=Spot(outputs[0].right[0] + 5.2, middle, 0, 0.5), role="value",
-        rows=[T - 1],
-    )  # fmt: skip
-    for head, o in enumerate(outputs):
-        y = together.y + together.height * (head + 1) / (H + 1)
-        turn = o.right[0] + 2.6
-        bend = [(turn, o.right[1]), (turn, y)] if abs(y - o.right[1]) > 0.5 else []
-        end = (together.x - 0.3, y if bend else o.right[1])
-        canvas.arrow(o, *bend, end, role="value")
-    W = canvas.matrix("$W_o^\\top$", "E E", at=together.beside(2.2), role="learned")
-    for head in range(H):
-        canvas.outline(Place(W.x, W.y + head * Dv, W.width, Dv), role="value")
-    y = canvas.matrix("to the stream", "T E", at=W.beside(2.2), role="stream", rows=[T - 1])
-    canvas.text("×", at=together.beside(1.1, middle=True), points=12)
-    canvas.text("=", at=W.beside(1.1, middle=True), points=12)
-    canvas.text(
-        f"{Dv} rows of $W_o^\\top$\nfor each head", at=W.below(0.6), points=8.5, role="hidden"
-    )
-    places = ", ".join(
-        f"head {head + 1} at “{words[place]}” ({number(array[head, -1, place], 2)})"
-        for head, place in enumerate(looked)
-    )
-    return canvas.picture(
-        finding=(
-            f"“{words[-1]}” looks with {H} rows of weights, most of all: {places}; each head hands "
-            f"on {Dv} of the {H * Dv} numbers, and its own {Dv} rows of W_oᵀ write them into the "
-            "stream."
-        ),
-        alt=(
-            f"Matrices to scale. For each of {H} heads the causal weights [{T}, {T}], the future "
-            f"grey, times its values [{T}, {Dv}] gives its output [{T}, {Dv}]. The outputs stand "
-            f"side by side, [{T}, {H * Dv}], and W_oᵀ [{H * Dv}, {H * Dv}] takes them to what is "
-            f"added to the stream. The row of {words[-1]} is dark."
-        ),
-    )
-
 
 # --- LayerNorm ----------------------------------------------------------------------------------
 
