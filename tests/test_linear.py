@@ -868,6 +868,10 @@ def test_scan_stores_every_state_and_chunk_none():
         ({"v": torch.ones(2, 3, 20, 5)}, "k and v: expected equal sizes on axis S"),
         ({"v": torch.ones(2, 3, 21, 5).double()}, "expected one dtype"),
         ({"q": torch.ones(2, 3, 21, 4).long()}, "q: expected floating-point numbers"),
+        ({"k": torch.ones(3, 21, 4)}, r"^k: expected 4 axes \[B H S D\]"),
+        ({"v": torch.ones(3, 21, 5)}, r"^v: expected 4 axes \[B H S Dv\]"),
+        ({"q": torch.ones(1, 3, 21, 4)}, "^q and k: expected equal sizes on axis B"),
+        ({"v": torch.ones(1, 3, 21, 5)}, "^k and v: expected equal sizes on axis B"),
         ({"q": torch.ones(2, 3, 20, 4)}, "expected T = S when causal, got T = 20 and S = 21"),
         ({"key_mask": torch.ones(2, 20).bool()}, "k and key_mask: expected equal sizes on axis S"),
         ({"key_mask": torch.ones(2, 21)}, "key_mask: expected a boolean tensor"),
@@ -963,6 +967,49 @@ def test_errors_of_the_state(change, words):
         linear_attention(q, k, v, initial_state=state._replace(**change), causal=True)
     with pytest.raises(ValueError, match=words):
         linear_attention_step(q[:, :, 0], k[:, :, 0], v[:, :, 0], state._replace(**change))
+
+
+@pytest.mark.parametrize("form", WAYS)
+def test_a_foreign_map_gets_scale_and_positions_once(form):
+    class Turned(torch.nn.Module):
+        positional = True
+
+        def width(self, D):
+            return D
+
+        def forward(self, x, positions):
+            return torch.exp(x * (1 + 0.1 * positions.unsqueeze(-1)))
+
+    q, k, v = qkv(20)
+    options = {"key_mask": some(B, 20), "scale": 0.5, "normalize": False, "causal": True}
+    options |= {"feature_map": Turned(), "return_state": True}
+    first, (S, z, _) = linear_attention(q, k, v, **options, **WAYS["parallel"])
+    out, state = linear_attention(q, k, v, **options, **WAYS[form])
+    for got, wanted in ((out, first), (state.S, S), (state.z, z)):
+        close(got, wanted, form)
+
+
+@pytest.mark.parametrize("name", ["elu", "cosformer"])
+def test_a_second_derivative_knows_padding_and_positions(name):
+    leaves, mask = [x.requires_grad_() for x in qkv(12)], some(B, 12)
+    dout, again = draw(B, H, 12, Dv, seed=5), [draw(*x.shape, seed=6) for x in leaves]
+    results = []
+    for way in ("torch", "parallel"):
+        out = attend(name, *leaves, key_mask=mask, **WAYS[way])
+        grads = torch.autograd.grad(out, leaves, dout, create_graph=True)
+        results.append(torch.autograd.grad(grads, leaves, again))
+    for got, wanted in zip(*results, strict=True):
+        close(got, wanted, name)
+
+
+@pytest.mark.parametrize("form", WAYS)
+def test_the_longest_text_that_a_map_allows(form):
+    fm = get_feature_map("cosformer", max_length=12)
+    q, k, v = qkv(12)
+    assert linear_attention(q, k, v, causal=True, feature_map=fm, **WAYS[form]).isfinite().all()
+    q, k, v = qkv(13)
+    with pytest.raises(ValueError, match="position"):
+        linear_attention(q, k, v, causal=True, feature_map=fm, **WAYS[form])
 
 
 @pytest.mark.parametrize("form", WAYS)

@@ -164,8 +164,6 @@ class _Loop(torch.autograd.Function):
                     dQ.addcmul_(d_total, tile.slots(zs).unsqueeze(1))
                     added = torch.bmm(d_total.mT, Q).squeeze(1)
                 dK += sums_of_rows(added, dz[tile.heads], back=True).unsqueeze(1)
-            if keep is not None:
-                dK *= tile.cut(keep).unsqueeze(-1)
             where = None if places is None else tile.cut(places)
             for dx, x, f, df in ((dxq, xq, Q, dQ), (dxk, xk, K, dK)):
                 grad = maps.pullback(how.fm, x, f, df, where)
