@@ -726,6 +726,15 @@ def test_blocks_of_queries_are_the_whole(T_: int, S_: int, options: dict[str, An
             drawing.close(a, b, (options, list(more)))
 
 
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_scale_of_0_is_the_average_of_what_is_seen(impl: str, causal: bool) -> None:
+    q, k, v = qkv(S, S)
+    out = softmax_attention(q, k, v, causal=causal, scale=0.0, impl=impl)
+    seen = torch.ones(S, S, dtype=v.dtype).tril() if causal else torch.ones(S, S, dtype=v.dtype)
+    drawing.close(out, seen / seen.sum(-1, keepdim=True) @ v, impl)
+
+
 @pytest.mark.parametrize(
     ("window", "rows"), [(9, 256), (256, 256), (300, 300), (2000, 1024), (None, 1024)]
 )
