@@ -295,7 +295,7 @@ def _far_below(function: Function) -> str | None:
     if bool(got.isnan().any()):
         hint = "elu(x) + 1 is 0 there, and 0/0 is NaN: which form of the map does not subtract?"
     elif not bool(got.any()):
-        hint = "All zeros: is φ 0 there, or is a small number larger than what it is added to?"
+        hint = "All zeros: elu(x) + 1 is 0 there. Which form of the map does not subtract?"
     else:
         hint = "Which form of the map keeps its digits below 0?"
     return sentence("keys about −25, in float32", wrong, hint=hint)
