@@ -17,12 +17,10 @@ import torch
 
 Function = Callable[..., Any]
 
-# Here the text asks for the dtype of x, so that float32 for float64 is wrong.
-OWN_DTYPE = ("log_elu_plus_one",)
 # Here what comes, or what goes back, is no tensor that could be turned into something else.
-NO_ARRAY = ("log_elu_plus_one", "error text", "causal_attention")
+NO_ARRAY = ("error text", "causal_attention")
 # Here the answer itself has a threshold that is made for float64.
-NOT_IN_FLOAT32 = (*NO_ARRAY, *OWN_DTYPE, "another_past")
+NOT_IN_FLOAT32 = (*NO_ARRAY, "another_past")
 
 
 def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]]:
@@ -502,58 +500,89 @@ def _merge_in_a_loop(m1, l1, o1, m2, l2, o2):
 # Notebook 06
 
 
-def _log_where_twice(x):
-    positive = torch.where(x > 0, x, torch.zeros_like(x))
-    return torch.where(x > 0, torch.log1p(positive), x)
+def _phi_of(x):
+    return x.clamp(max=0).exp() + x.clamp(min=0)
 
 
-def _square_numpy(x):
-    x = x.numpy()
-    pairs = (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], -1)
-    return np.concatenate([np.ones_like(x[..., :1]), np.sqrt(2) * x, pairs], -1)
+def _confuse_by_shares(K, V, i, j):
+    """Token i gets nine tenths of both features, and j the rest."""
+    together = _phi_of(K[i]) + _phi_of(K[j])
+    L = K.clone()
+    for place, share in ((i, 0.9), (j, 0.1)):
+        y = share * together
+        L[place] = torch.where(y > 1, y - 1, y.log())
+    return L
 
 
-def _square_einsum(x):
-    one = torch.cat([torch.ones_like(x[..., :1]), x], -1)
-    pairs = torch.einsum("...i,...j->...ij", one, one)
-    i, j = torch.triu_indices(one.shape[-1], one.shape[-1])
-    return pairs[..., i, j] * torch.where(i == j, 1.0, 2**0.5).to(x.dtype)
+def _confuse_numpy(K, V, i, j):
+    L = K.numpy().copy()
+    features = np.where(L > 0, L + 1, np.exp(L))[[i, j]].mean(0)
+    L[i] = L[j] = np.where(features > 1, features - 1, np.log(features))
+    return L
 
 
-def _square_in_a_loop(x):
-    D = x.shape[-1]
-    columns = [torch.ones_like(x[..., 0]), *(2**0.5 * x[..., i] for i in range(D))]
-    columns += [x[..., i] * x[..., j] for i in range(D) for j in range(D)]
-    return torch.stack(columns, -1)
+def _confuse_in_a_loop(K, V, i, j):
+    rows = K.tolist()
+    for d in range(K.shape[1]):
+        a, b = (x + 1 if x > 0 else math.exp(x) for x in (rows[i][d], rows[j][d]))
+        step = min(a, b) / 3
+        for place, y in ((i, a + step), (j, b - step)):
+            rows[place][d] = y - 1 if y > 1 else math.log(y)
+    return rows
 
 
-def _register_numpy(q, k, v, real):
+def _repair_in_a_loop(q, k, v, real):
+    out = torch.zeros_like(v)
+    for n in range(len(q)):
+        S, z = q.new_zeros(q.shape[2], v.shape[2]), q.new_zeros(q.shape[2])
+        for t in range(q.shape[1]):
+            if real[n, t]:
+                S, z = S + torch.outer(_phi_of(k[n, t]), v[n, t]), z + _phi_of(k[n, t])
+            if z.any():
+                out[n, t] = _phi_of(q[n, t]) @ S / (_phi_of(q[n, t]) @ z)
+    return out
+
+
+def _repair_numpy(q, k, v, real):
     q, k, v, real = (x.numpy() for x in (q, k, v, real))
-    if not real.any():
-        return np.zeros((len(q), v.shape[1]))
-    q, k = (np.exp(np.minimum(x, 0)) + np.maximum(x, 0) for x in (q, k[real]))
-    return q @ (k.T @ v[real]) / (q @ k.sum(0))[:, None]
+    fq, fk = (np.exp(np.minimum(x, 0)) + np.maximum(x, 0) for x in (q, k))
+    table = np.tril(fq @ fk.transpose(0, 2, 1)) * real[:, None, :]
+    z = table.sum(-1, keepdims=True)
+    return np.divide(table @ v, z, out=np.zeros_like(v), where=z > 0)
 
 
-def _register_in_a_loop(q, k, v, real):
-    def phi(x):
-        return x.clamp(max=0).exp() + x.clamp(min=0)
-
-    S, z = q.new_zeros(q.shape[1], v.shape[1]), q.new_zeros(q.shape[1])
-    for key, value, is_real in zip(k, v, real, strict=True):
-        if is_real:
-            S, z = S + torch.outer(phi(key), value), z + phi(key)
-    if not real.any():
-        return q.new_zeros(len(q), v.shape[1])
-    return torch.stack([phi(row) @ S / (phi(row) @ z) for row in q])
+def _repair_by_a_column_of_ones(q, k, v, real):
+    fq, fk = _phi_of(q), _phi_of(k) * real.unsqueeze(-1)
+    more = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    sums = torch.einsum("ntc,ntcd->ntd", fq, torch.einsum("ntc,ntd->ntcd", fk, more).cumsum(1))
+    return (sums[..., :-1] / sums[..., -1:]).masked_fill(sums[..., -1:] == 0, 0.0)
 
 
-def _register_einsum(q, k, v, real):
-    if real.sum() == 0:
-        return torch.zeros(len(q), v.shape[1])
-    q, k = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k[real]))
-    S = torch.einsum("sc,sd->cd", k, v[real])
-    return torch.einsum("tc,cd->td", q, S) / torch.einsum("tc,sc->t", q, k)[:, None]
+def _backward_in_a_loop(q, k, v, g):
+    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+    S = q.new_zeros(q.shape[1], v.shape[1])
+    for t in range(len(q)):
+        S = S + torch.outer(k[t], v[t])
+        dq[t] = S @ g[t]
+    R = torch.zeros_like(S)
+    for t in reversed(range(len(q))):
+        R = R + torch.outer(q[t], g[t])
+        dk[t], dv[t] = R @ v[t], k[t] @ R
+    return dq, dk, dv
+
+
+def _backward_numpy(q, k, v, g):
+    q, k, v, g = (x.numpy() for x in (q, k, v, g))
+    S = np.cumsum(k[:, :, None] * v[:, None, :], 0)
+    R = np.cumsum((q[:, :, None] * g[:, None, :])[::-1], 0)[::-1]
+    return (S @ g[:, :, None])[..., 0], (R @ v[:, :, None])[..., 0], (k[:, None, :] @ R)[:, 0]
+
+
+def _backward_by_autograd(q, k, v, g):
+    with torch.enable_grad():
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        states = torch.einsum("td,tv->tdv", leaves[1], leaves[2]).cumsum(0)
+        return torch.autograd.grad(torch.einsum("td,tdv->tv", leaves[0], states), leaves, g)
 
 
 # Notebook 07
@@ -1011,16 +1040,20 @@ BY_HAND: dict[str, dict[str, Function]] = {
     },
     "users_that_fit": {"loop": _users_one_by_one, "NumPy": _users_numpy, "tensor": _users_torch},
     "merge": {"loop": _merge_in_a_loop, "NumPy": _merge_numpy},
-    "log_elu_plus_one": {"where": _log_where_twice},
-    "square_features": {
-        "loop": _square_in_a_loop,
-        "NumPy": _square_numpy,
-        "einsum": _square_einsum,
+    "confuse": {
+        "loop": _confuse_in_a_loop,
+        "NumPy": _confuse_numpy,
+        "other shares": _confuse_by_shares,
     },
-    "read_register": {
-        "loop": _register_in_a_loop,
-        "NumPy": _register_numpy,
-        "einsum": _register_einsum,
+    "repair": {
+        "loop": _repair_in_a_loop,
+        "NumPy": _repair_numpy,
+        "a column of ones": _repair_by_a_column_of_ones,
+    },
+    "backward": {
+        "loop": _backward_in_a_loop,
+        "NumPy": _backward_numpy,
+        "autograd": _backward_by_autograd,
     },
     "step": {"loop": _step_in_a_loop, "NumPy": _step_numpy, "einsum": _step_einsum},
     "chunk_form": {

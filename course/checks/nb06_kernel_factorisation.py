@@ -1,4 +1,4 @@
-"""Checks for the exercises of notebook 06: the log of a map, features, the register."""
+"""Checks for the exercises of notebook 06: two texts for one state, five faults, the way back."""
 
 from __future__ import annotations
 
@@ -9,360 +9,442 @@ from torch import Tensor
 from torch.nn import functional
 
 from course.checks import Exercise
-from course.checks.answers import Function, answer_of, call, differs, two_numbers
-from course.checks.properties import WATCHED, agrees, all_of, case, normal, sentence, work_of
-
-# log_elu_plus_one(x) → the same shape and dtype
+from course.checks.answers import Function, answer_of, as_tensor, call, differs
+from course.checks.properties import (
+    WATCHED,
+    agrees,
+    case,
+    normal,
+    sees_future,
+    sentence,
+    shaped,
+    work_of,
+)
 
 
 def _phi(x: Tensor) -> Tensor:
-    x = x.double()
     return x.clamp(max=0).exp() + x.clamp(min=0)
 
 
-def _log_phi(x: Tensor) -> Tensor:
-    x = x.double()
-    return x.clamp(max=0) + x.clamp(min=0).log1p()
+def _back(y: Tensor) -> Tensor:
+    """The number that elu + 1 turns into ``y`` > 0."""
+    return torch.where(y >= 1, y - 1, y.log())
 
 
-_SOME = torch.cat([2 * normal(3, 5, seed=1).flatten(), torch.zeros(1)]).reshape(4, 4)
+# confuse(K [S, D], V [S, Dv], i, j) → other keys [S, D] with the same register and the same z
 
-_logs = partial(
+
+def _set(K: Tensor, i: int, j: int, at_i: Tensor, at_j: Tensor) -> Tensor:
+    K = K.clone()
+    K[i], K[j] = at_i, at_j
+    return K
+
+
+def _confuse(K: Tensor, V: Tensor, i: int, j: int) -> Tensor:
+    middle = _back((_phi(K[i]) + _phi(K[j])) / 2)
+    return _set(K, i, j, middle, middle)
+
+
+def _middle(of: Function) -> Function:
+    """Both keys become what ``of`` makes of the two."""
+
+    def confuse(K: Tensor, V: Tensor, i: int, j: int) -> Tensor:
+        both = of(K[i], K[j])
+        return _set(K, i, j, both, both)
+
+    return confuse
+
+
+def _state(answer: Tensor, K: Tensor, V: Tensor, i: int, j: int) -> Tensor:
+    """Register and z of a table of keys, z in a last column."""
+    ones = torch.ones_like(V[:, :1])
+    state = _phi(answer.double()).mT @ torch.cat([V, ones], 1)
+    return state.to(answer.dtype) if answer.is_floating_point() else state
+
+
+_KEYS = normal(5, 3, seed=11)
+_BELOW = normal(4, 2, seed=12) - 2.5
+_ABOVE = normal(4, 3, seed=13).abs() + 0.2
+_VALUES = torch.tensor([[2.0, -1.0], [0.5, 3.0], [2.0, -1.0], [-4.0, 0.0], [1.0, 1.0]]).double()
+
+_TEXTS = (
+    case(_KEYS, _VALUES, 0, 2, name="keys of both signs"),
+    case(_ABOVE, _VALUES[:4], 0, 2, name="all keys above 0"),
+    case(_BELOW, _VALUES[[1, 0, 3, 0]], 3, 1, name="keys below 0"),
+)
+
+_same_state = partial(
     agrees,
-    _log_phi,
-    probes=[case(_SOME)],
+    _confuse,
+    part=_state,
+    probes=[case(_KEYS, _VALUES, 0, 2)],
+    hint="Σ φ(k) over the two tokens must stay as it was, feature by feature",
     mistakes={
-        "This is φ(x) itself": _phi,
-        "This is x itself": lambda x: x,
-        "This is the logarithm of softplus; φ is elu + 1": lambda x: x.exp().log1p().log(),
-        "This is softplus, ln(1 + e^x)": lambda x: x.exp().log1p(),
-        "Above 0 it is ln(1 + x); here something is added twice": (
-            lambda x: x.clamp(max=0) + (x.clamp(min=0) + 1).log1p()
+        "This is the mean of the two keys. It does only where φ is a straight line, above 0": (
+            _middle(lambda a, b: (a + b) / 2)
         ),
-        "This is ln(1 + |x|): below 0 it is x": lambda x: x.abs().log1p(),
-        "Below 0 it is x, not φ(x) = e^x": (
-            lambda x: torch.where(x > 0, x.clamp(min=0).log1p(), x.clamp(max=0).exp())
+        "These rows are features; a key is what φ turns into them": (
+            _middle(lambda a, b: (_phi(a) + _phi(b)) / 2)
         ),
-        "The sign below 0 is wrong": lambda x: x.clamp(min=0).log1p() - x.clamp(max=0),
-        "Below 0 it is x": lambda x: x.clamp(min=0).log1p(),
-        "Above 0 it is ln(1 + x)": lambda x: x.clamp(max=0),
-        "These are logarithms to base 2": lambda x: _log_phi(x) / _log_phi(torch.ones(1)),
-        "These are logarithms to base 10": lambda x: _log_phi(x) / _log_phi(9 * torch.ones(1)),
+        "φ is turned back as y − 1 everywhere; below 1 it is ln y": (
+            _middle(lambda a, b: (_phi(a) + _phi(b)) / 2 - 1)
+        ),
+        "φ is turned back as ln y everywhere; above 1 it is y − 1": (
+            _middle(lambda a, b: ((_phi(a) + _phi(b)) / 2).log())
+        ),
+        "Both tokens got the sum of the two features: each gets a share of it": (
+            _middle(lambda a, b: _back(_phi(a) + _phi(b)))
+        ),
+        "This keeps Σ e^k; the map is elu + 1": (
+            _middle(lambda a, b: ((a.exp() + b.exp()) / 2).log())
+        ),
+        "This keeps Σ relu(k); the map is elu + 1": (
+            _middle(lambda a, b: (a.clamp(min=0) + b.clamp(min=0)) / 2)
+        ),
+        "This keeps the product of the features; the register holds their sum": (
+            _middle(lambda a, b: _back((_phi(a) * _phi(b)).sqrt()))
+        ),
+        "Only token i was changed: what it lost, token j must get": (
+            lambda K, V, i, j: _set(K, i, j, _back((_phi(K[i]) + _phi(K[j])) / 2), K[j])
+        ),
+        "Only token j was changed: what it lost, token i must get": (
+            lambda K, V, i, j: _set(K, i, j, K[i], _back((_phi(K[i]) + _phi(K[j])) / 2))
+        ),
+        "Token j was given the key of token i": lambda K, V, i, j: _set(K, i, j, K[i], K[i]),
+        "Token i was given the key of token j": lambda K, V, i, j: _set(K, i, j, K[j], K[j]),
     },
 )
 
 
-def _log_dtype(function: Function) -> str | None:
-    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        got = call(function, torch.tensor([-1.0, 2.0], dtype=dtype), shape=(2,), finite=False)
-        if got.dtype != dtype:
-            came, went = (str(x).removeprefix("torch.") for x in (dtype, got.dtype))
-            return f"{came} came, {went} went back: it must have the dtype of x"
-    return None
+def _softmax(q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+    return (q @ K.mT).softmax(-1) @ V
 
 
-def _near(allowed: float, dtype: torch.dtype, *places: float, hint: str) -> Function:
-    """At these places the answer is off by no more than the share ``allowed`` of the truth."""
-    names = str(dtype).removeprefix("torch.")
-    return all_of(
-        *(
-            _logs(
-                case(torch.tensor([x], dtype=dtype), name=f"{names}, x = {x:g}"),
-                atol=0.0,
-                rtol=allowed,
-                mistakes=None,
-                hint=hint,
+def _another_text(function: Function) -> str | None:
+    for one in _TEXTS:
+        K, V, i, j = one.arguments
+        got = call(function, K, V, i, j, shape=K.shape, finite=False).double()
+        if not differs(got, K, atol=1e-3):
+            return sentence(one.name, "the keys came back as they were")
+        if not differs(got, _set(K, i, j, K[j], K[i]), atol=1e-3):
+            return sentence(
+                one.name,
+                "the two keys were exchanged. Both tokens have one value, so this is the same "
+                "text in another order, and softmax gives the same answers, too",
             )
-            for x in places
-        )
-    )
+    return None
 
 
-_FAR = "Take no exponential: ln e^x is x"
+def _told_apart(function: Function) -> str | None:
+    for one in _TEXTS:
+        K, V, i, j = one.arguments
+        L = call(function, K, V, i, j, shape=K.shape).double()
+        q = 2 * normal(40, K.shape[1], seed=14)
+        gap = (_softmax(q, K, V) - _softmax(q, L, V)).abs().max().item()
+        if gap < 1e-3:
+            return sentence(
+                one.name,
+                f"softmax answers 40 queries as before, to {gap:.0e}",
+                hint="Move the two keys further",
+            )
+    return None
 
 
-def _log_gradient(function: Function) -> str | None:
-    x = torch.tensor([-1_000.0, -20.0, -1.0, -0.5, 0.0, 0.5, 2.0, 200.0, 5_000.0])
-    with torch.enable_grad():
-        leaf = x.clone().requires_grad_()
-        answer = answer_of(function, leaf)
-        if not isinstance(answer, Tensor) or not answer.requires_grad:
-            return "the answer has no gradient; was it detached, or made of Python numbers?"
-        (gradient,) = torch.autograd.grad(answer.sum(), leaf)
-    true = 1 / (1 + x.clamp(min=0))
-    wrong = ~((gradient / true - 1).abs() <= 1e-4)
-    if not bool(wrong.any()):
-        return None
-    place = int(wrong.nonzero()[0])
-    mine, right = two_numbers(gradient[place].item(), true[place].item())
-    if bool(gradient[place].isnan()):
-        hint = "A logarithm of 0 or less is computed somewhere, even if it is not used"
-    elif x[place] == 0:
-        hint = "Exactly at 0 both branches meet, and one alone may pass its gradient on"
-    else:
-        hint = "Below 0 it is 1, above 0 it is 1/(1 + x)"
-    return sentence(
-        f"gradient at x = {x[place].item():g}", f"got {mine}, expected {right}", hint=hint
-    )
-
-
-LOG_ELU_PLUS_ONE = Exercise(
-    "log_elu_plus_one",
+CONFUSE = Exercise(
+    "confuse",
     {
-        "values": _logs(case(_SOME), atol=1e-12, rule="ordinary numbers in float64"),
-        "dtype": _log_dtype,
-        "far from zero": all_of(
-            _near(1e-5, torch.float32, -20, -120, -1_000, 200, 10_000, hint=_FAR),
-            _near(0.01, torch.bfloat16, -8, -30, -500, 200, hint=_FAR),
-            _near(0.002, torch.float16, -8, -30, -1_000, 200, hint=_FAR),
-        ),
-        "near zero": _near(
-            *(1e-5, torch.float32, 1e-6, 1e-4, -1e-6),
-            hint="1 + x is rounded before the logarithm; torch.log1p(x) does not",
-        ),
-        "gradient": _log_gradient,
+        "shape": shaped(_confuse, *_TEXTS),
+        "same register, same z": _same_state(*_TEXTS),
+        "another text": _another_text,
+        "softmax tells them apart": _told_apart,
     },
 )
 
-# square_features(x [..., D]) → [..., C]
+# repair(q, k [N, T, D], v [N, T, Dv], real [N, T]) → [N, T, Dv], causal
 
 
-def _square_shape(function: Function) -> str | None:
-    for D in (1, 4):
-        got = call(function, normal(2, 3, D, seed=2), finite=False)
-        if got.ndim != 3 or got.shape[:2] != (2, 3):
-            return f"x [2, 3, {D}] gives {list(got.shape)}, expected [2, 3, C]"
-        if got.shape[2] > 1 + D + D * D:
-            return f"D = {D}: {got.shape[2]} features, at most 1 + D + D² = {1 + D + D * D}"
-    return None
+def _causal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    real: Tensor,
+    *,
+    phi: Function = _phi,
+    scores: Function | None = None,
+    strict: bool = False,
+    mask: bool = True,
+    in_z: bool = False,
+    inverted: bool = False,
+    divided: bool = True,
+    own: bool = False,
+    everywhere: bool = False,
+    counted: bool = False,
+) -> Tensor:
+    """By the table; each option is one of the usual mistakes."""
+    fq, fk = phi(q), phi(k)
+    T = q.shape[1]
+    seen = torch.ones(T, T, dtype=torch.bool).tril(-1 if strict else 0)
+    if everywhere:
+        seen = torch.ones_like(seen)
+    table = scores(q @ k.mT) if scores else fq @ fk.mT
+    table = table.masked_fill(~seen, 0.0)
+    there = (~real if inverted else real)[:, None, :] if mask else torch.ones_like(real)[:, None, :]
+    upper = table * there
+    lower = table if in_z else upper
+    z = lower.sum(-1, keepdim=True)
+    if own:  # old keys meet their own queries
+        products = (fq * fk).sum(-1)
+        z = (products if in_z else products * there[:, 0]).cumsum(1)[..., None]
+    if counted:
+        z = (seen & there).sum(-1, keepdim=True).to(q.dtype)
+    sums = upper @ v
+    if not divided:
+        return sums
+    return torch.where(z != 0, sums / z, torch.zeros_like(sums))
 
 
-def _square_similarity(function: Function) -> str | None:
-    for D, seed in ((1, 3), (3, 4), (6, 5)):
-        q, k = normal(5, D, seed=seed), normal(7, D, seed=seed + 10)
-        phi_q = call(function, q, finite=False)
-        if phi_q.ndim != 2 or len(phi_q) != 5:
-            return f"x {list(q.shape)} gives {list(phi_q.shape)}, expected [5, C]"
-        phi_k = call(function, k, shape=(7, phi_q.shape[1]), finite=False)
-        got = phi_q.double() @ phi_k.double().mT
-        wrong = differs(got, (1 + q @ k.mT) ** 2)  # a float32 √2 is good enough
-        if wrong:
-            return sentence(f"φ(q)·φ(k) for D = {D}", wrong, hint=_which_term(got, q, k))
-    return None
-
-
-def _which_term(got: Tensor, q: Tensor, k: Tensor) -> str:
-    """Which of the three terms explains the difference, or a wrong share of its mixed products."""
-    if not bool(got.isfinite().all()):
-        return "0/0, a root or a logarithm of a number below 0, or a number too large"
-    s, squares = q @ k.mT, q**2 @ k.mT**2  # the share of s² in which both factors have one place
-    if (found := _factors(got, torch.ones_like(s), s, s * s)) is not None:
-        a, b, c = found
-        return f"You have {a:g} + {b:g}s + {c:g}s², wanted is 1 + 2s + s²"
-    if (found := _factors(got, torch.ones_like(s), s, s * s, squares)) is None:
-        return "It is no sum of 1, s and s²"
-    c = found[2]
-    if c == 0:
-        return "In s² the products of two different coordinates are missing"
+def _drawn(N: int, T: int, D: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    shape = (N, T)
     return (
-        "In s² a product of two different coordinates has another weight than it should: either "
-        "both x_i x_j and x_j x_i, or one of them times √2"
+        normal(*shape, D, seed=seed),
+        normal(*shape, D, seed=seed + 1),
+        normal(*shape, Dv, seed=seed + 2),
     )
 
 
-def _factors(got: Tensor, *terms: Tensor) -> list[float] | None:
-    """``got`` as a sum of the terms, or ``None`` if it is none."""
-    columns = torch.stack([term.flatten() for term in terms], -1)
-    factors = torch.linalg.lstsq(columns, got.reshape(-1, 1)).solution.flatten()
-    if not torch.allclose(columns @ factors, got.flatten(), atol=1e-5):
-        return None
-    return [round(float(x), 3) + 0.0 for x in factors]
+def _all_real(N: int, T: int) -> Tensor:
+    return torch.ones(N, T, dtype=torch.bool)
 
 
-def _square_token(function: Function) -> str | None:
-    x = normal(6, 4, seed=6)
-    alone = torch.cat([call(function, row[None], finite=False) for row in x])
-    wrong = differs(call(function, x, shape=alone.shape, finite=False), alone, atol=1e-12)
-    return wrong and f"the features of a token depend on the other tokens: {wrong}"
-
-
-SQUARE_FEATURES = Exercise(
-    "square_features",
-    {
-        "shape": _square_shape,
-        "similarity": _square_similarity,
-        "one token at a time": _square_token,
-    },
+_REAL = torch.tensor([[True, True, False, True, False], [False, False, True, True, True]])
+_PADDED = case(*_drawn(2, 5, 3, 4, seed=21), _REAL, name="padded tokens in both sequences")
+_WHOLE = tuple(
+    case(*_drawn(*sizes, seed=24), _all_real(*sizes[:2]), name=f"N, T, D, Dv = {sizes}, all real")
+    for sizes in ((2, 5, 3, 4), (3, 3, 2, 2), (1, 4, 4, 1))
 )
 
-# read_register(q [T, D], k [S, D], v [S, Dv], real [S]) → [T, Dv]
-
-
-def _register(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-    """By the table, which the student must not make."""
-    if not real.any():
-        return q.new_zeros(len(q), v.shape[1])
-    table = _phi(q) @ _phi(k[real]).mT
-    return table @ v[real] / table.sum(-1, keepdim=True)
-
-
-def _with_maps(of_q: Function, of_k: Function) -> Function:
-    """The register with other maps."""
-
-    def read(q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
-        q, k = of_q(q), of_k(k[real])
-        return q @ (k.mT @ v[real]) / (q @ k.sum(0))[:, None]
-
-    return read
-
-
-def _zeroed(x: Tensor, real: Tensor) -> Tensor:
-    return x.masked_fill(~real[:, None], 0.0)
-
-
-def _drawn(T: int, S: int, D: int, Dv: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    return normal(T, D, seed=seed), normal(S, D, seed=seed + 1), normal(S, Dv, seed=seed + 2)
-
-
-def _all_real(n: int) -> Tensor:
-    return torch.ones(n, dtype=torch.bool)
-
-
-_REAL = torch.tensor([True, False, True, True, False, False, True])
-
-
-def _padded_with(number: float | None, seed: int) -> tuple[Tensor, ...]:
-    q, k, v = _drawn(5, 7, 3, 2, seed)
-    if number is not None:
-        k, v = (x.masked_fill(~_REAL[:, None], number) for x in (k, v))
-    return q, k, v, _REAL
-
-
-_registers = partial(
+_repaired = partial(
     agrees,
-    _register,
-    atol=1e-10,
-    probes=[case(*_padded_with(None, seed=40))],
+    _causal,
+    probes=[_PADDED],
+    hint="Set all values to 1: then every output must be 1",
     mistakes={
-        "This is not divided: φ(q)·z is missing": (
-            lambda q, k, v, real: _phi(q) @ (_phi(k[real]).mT @ v[real])
+        "Padding has left the values and is still in z: φ(0) is 1": partial(_causal, in_z=True),
+        "The mask is not used": partial(_causal, mask=False),
+        "The mask is the wrong way round: True = a real token": partial(_causal, inverted=True),
+        "z sums the products of each token with itself: all keys so far must meet today's query": (
+            partial(_causal, own=True)
         ),
-        "The mask is not used: padded places must leave the sums": (
-            lambda q, k, v, real: _register(q, k, v, torch.ones_like(real))
+        "z sums the products of each token with itself, and padding is still in it": (
+            partial(_causal, own=True, in_z=True)
         ),
-        "The mask is the wrong way round: True = a real token": (
-            lambda q, k, v, real: _register(q, k, v, ~real)
+        "A token must see itself as well": partial(_causal, strict=True),
+        "Every token sees the whole sequence: the sums stop at t": (
+            partial(_causal, everywhere=True)
         ),
-        "Padding has left the values and is still in z": (
-            lambda q, k, v, real: _register(q, k, _zeroed(v, real), torch.ones_like(real))
-        ),
+        "This is not divided": partial(_causal, divided=False),
+        "Divided by the number of tokens; φ(q)·z is wanted": partial(_causal, counted=True),
         "φ(0) is 1: a key made zero still counts in z": (
-            lambda q, k, v, real: _register(
-                q, _zeroed(k, real), _zeroed(v, real), torch.ones_like(real)
+            lambda q, k, v, real: _causal(
+                q, k * real[..., None], v * real[..., None], torch.ones_like(real)
             )
         ),
         "This is softmax attention; the map is elu + 1": (
-            lambda q, k, v, real: (q @ k[real].mT).softmax(-1) @ v[real]
+            lambda q, k, v, real: _causal(q, k, v, real, scores=torch.exp)
         ),
-        "This is the mean of the real values: q and k are not used": (
-            lambda q, k, v, real: v[real].mean(0).expand(len(q), -1)
+        "The map is elu + 1; this is relu": partial(_causal, phi=torch.relu),
+        "The map is elu + 1; this is softplus": partial(_causal, phi=functional.softplus),
+        "The map is elu + 1; this is elu": partial(_causal, phi=functional.elu),
+        "The map is elu + 1; this is exp": partial(_causal, phi=torch.exp),
+    },
+)
+
+
+def _alone(function: Function) -> str | None:
+    q, k, v, real = (*_drawn(3, 4, 2, 5, seed=27), _all_real(3, 4))
+    other = [x.clone() for x in (q, k, v)]
+    for x in other:
+        x[0] += 1.0
+    before = call(function, q, k, v, real, shape=(3, 4, 5), finite=False)
+    after = call(function, *other, real, shape=(3, 4, 5), finite=False)
+    if differs(after[1:], before[1:], atol=1e-9):
+        return "changing sequence 0 changes sequence 1. Along which axis are the sums taken?"
+    return None
+
+
+def _past(function: Function) -> str | None:
+    q, k, v = _drawn(2, 6, 3, 4, seed=33)
+    real = _all_real(2, 6)
+    return sees_future(lambda x: _of_keys(function, q, x, v, real), k, at=3) or sees_future(
+        lambda x: _of_keys(function, q, k, x, real), v, at=3
+    )
+
+
+def _of_keys(function: Function, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+    return call(function, q, k, v, real, shape=v.shape, finite=False)
+
+
+def _far_below(function: Function) -> str | None:
+    q, k, v = _drawn(2, 4, 3, 2, seed=36)
+    k = (k - 25).float()
+    real = _all_real(2, 4)
+    got = call(function, q.float(), k, v.float(), real, shape=(2, 4, 2), finite=False)
+    wrong = differs(got.float(), _causal(q.float().double(), k.double(), v, real), atol=1e-4)
+    if not wrong:
+        return None
+    if bool(got.isnan().any()):
+        hint = "elu(x) + 1 is 0 there, and 0/0 is NaN: which form of the map does not subtract?"
+    elif not bool(got.any()):
+        hint = "All zeros: elu(x) + 1 is 0 there. Which form of the map does not subtract?"
+    else:
+        hint = "Which form of the map keeps its digits below 0?"
+    return sentence("keys about −25, in float32", wrong, hint=hint)
+
+
+REPAIR = Exercise(
+    "repair",
+    {
+        "shape": shaped(_causal, *_WHOLE),
+        "each sequence alone": _alone,
+        "no future": _past,
+        "values": _repaired(*_WHOLE),
+        "padding": _repaired(
+            _PADDED,
+            hint="Padded tokens leave the register and z; before the first real one stand zeros",
         ),
-        "Divided by the number of tokens; φ(q)·z is wanted": (
-            lambda q, k, v, real: _phi(q) @ (_phi(k[real]).mT @ v[real]) / real.sum()
+        "small sums": _repaired(
+            case(
+                *(x - 7 * (place < 2) for place, x in enumerate(_drawn(2, 4, 3, 2, seed=39))),
+                _all_real(2, 4),
+                name="queries and keys about −7",
+            ),
+            hint="Nothing may be added below the line: no small number is small enough",
         ),
-        "Each query has a denominator of its own; here all have one": (
-            lambda q, k, v, real: (
-                _phi(q) @ (_phi(k[real]).mT @ v[real]) / (_phi(q) @ _phi(k[real]).sum(0)).sum()
-            )
+        "far below zero": _far_below,
+    },
+)
+
+# backward(q, k [T, D], v [T, Dv], g [T, Dv]) → dq, dk, dv of o_t = Σ_{i ≤ t} (q_t·k_i) v_i
+
+_Three = tuple[Tensor, Tensor, Tensor]
+
+
+def _backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    *,
+    past: int = 0,
+    future: int = 0,
+    causal: bool = True,
+    turned: bool = False,
+) -> _Three:
+    """By the table. ``past``, ``future``: diagonals beside the mask; ``turned``: from the start."""
+    T = len(q)
+    seen = torch.ones(T, T, dtype=q.dtype)
+    of_q = seen.tril(past) if causal else seen
+    of_k = (seen.tril() if turned else seen.triu(future)) if causal else seen
+    scores, gains = q @ k.mT, g @ v.mT  # [T, T]: of query t and key i
+    return (of_q * gains) @ k, (of_k * gains.mT) @ q, (of_k * scores.mT) @ g
+
+
+def _mixed(*, dq: int = 0, dk: int = 0, dv: int = 0) -> Function:
+    """Of each gradient: 0 the right one, 1 not causal, 2 summed from the start."""
+
+    def backward(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> _Three:
+        ways = (
+            _backward(q, k, v, g),
+            _backward(q, k, v, g, causal=False),
+            _backward(q, k, v, g, turned=True),
+        )
+        return ways[dq][0], ways[dk][1], ways[dv][2]
+
+    return backward
+
+
+def _negative(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> _Three:
+    dq, dk, dv = _backward(q, k, v, g)
+    return -dq, -dk, -dv
+
+
+def _of_the_inputs(T: int, D: int, Dv: int, seed: int) -> tuple[Tensor, ...]:
+    return (
+        normal(T, D, seed=seed),
+        normal(T, D, seed=seed + 1),
+        normal(T, Dv, seed=seed + 2),
+        normal(T, Dv, seed=seed + 3),
+    )
+
+
+_gradients = partial(
+    agrees,
+    _backward,
+    names=("dq", "dk", "dv"),
+    atol=1e-9,
+    probes=[case(*_of_the_inputs(5, 3, 2, seed=51))],
+    mistakes={
+        "dk and dv are summed from the start; a key is read by the tokens that come after it": (
+            partial(_backward, turned=True)
         ),
-        "The map is used for the queries only": _with_maps(_phi, lambda x: x),
-        "The map is used for the keys only": _with_maps(lambda x: x, _phi),
-        "The map is not used": _with_maps(lambda x: x, lambda x: x),
-        "The map is elu + 1; this is elu": _with_maps(functional.elu, functional.elu),
-        "The map is elu + 1; this is relu": _with_maps(torch.relu, torch.relu),
-        "The map is elu + 1; this is exp": _with_maps(torch.exp, torch.exp),
-        "The map is elu + 1; this is softplus": _with_maps(
-            functional.softplus, functional.softplus
+        "dk is summed from the start; a key is read by the tokens that come after it": _mixed(dk=2),
+        "dv is summed from the start; a value is read by the tokens that come after it": (
+            _mixed(dv=2)
         ),
-        "There is no scale here: q and k go into the map as they are": (
-            lambda q, k, v, real: _register(q / q.shape[1] ** 0.5, k / q.shape[1] ** 0.5, v, real)
+        "These are the gradients without a mask": partial(_backward, causal=False),
+        "dq is right for a program without a mask; token t reads what is written up to t": (
+            _mixed(dq=1)
         ),
-        "The denominator is φ(q)·z, feature by feature; here both are summed first": (
-            lambda q, k, v, real: (
-                _phi(q)
-                @ (_phi(k[real]).mT @ v[real])
-                / (_phi(q).sum(1, keepdim=True) * _phi(k[real]).sum())
-            )
+        "dk and dv are right for a program without a mask": _mixed(dk=1, dv=1),
+        "dk is right for a program without a mask": _mixed(dk=1),
+        "dv is right for a program without a mask": _mixed(dv=1),
+        "A token reads its own key, too: its own query is missing in dk and dv": (
+            partial(_backward, future=1)
         ),
-        "The map is used twice": _with_maps(lambda x: _phi(_phi(x)), lambda x: _phi(_phi(x))),
+        "A token reads its own key, too: it is missing in dq": partial(_backward, past=-1),
+        "A token reads its own key, too: the diagonal is missing": (
+            partial(_backward, past=-1, future=1)
+        ),
+        "The sums begin one token too early": partial(_backward, past=1, future=-1),
+        "The sign is wrong": _negative,
+        "g is not used: it stands in every gradient": (
+            lambda q, k, v, g: _backward(q, k, v, torch.ones_like(g))
+        ),
+        "v and g are exchanged": lambda q, k, v, g: _backward(q, k, g, v),
+        "q and k are exchanged": lambda q, k, v, g: _backward(k, q, v, g),
     },
 )
 
 
 def _no_table(function: Function) -> str | None:
-    T, S = 200, 250
-    work = work_of(function, *_drawn(T, S, 4, 3, seed=70), _all_real(S))
-    hint = "Set the brackets so that keys meet values first"
-    if work.entries >= T * S:
+    T = 220
+    arguments = _of_the_inputs(T, 4, 3, seed=61)
+    work = work_of(lambda *a: as_tensor(answer_of(function, *a)[0]), *arguments)
+    hint = "Keep a register: it is read forwards for dq, and another one backwards for dk and dv"
+    if work.entries >= T * T:
+        return sentence(f"T = {T}: a tensor with {work.entries:,} entries appears", hint=hint)
+    if work.bytes >= 3 * T * T:
         return sentence(
-            f"T = {T}, S = {S}: a tensor with {work.entries:,} entries appears", hint=hint
-        )
-    if work.bytes >= 3 * T * S:
-        return sentence(
-            f"T = {T}, S = {S}: arrays or lists take over {3 * T * S:,} bytes, as a table does",
-            hint=hint,
+            f"T = {T}: arrays or lists take over {3 * T * T:,} bytes, as a table does", hint=hint
         )
     return None
 
 
-READ_REGISTER = Exercise(
-    "read_register",
+BACKWARD = Exercise(
+    "backward",
     {
-        "values": _registers(
+        "shape": shaped(
+            _backward, case(*_of_the_inputs(5, 3, 2, seed=41)), names=("dq", "dk", "dv")
+        ),
+        "gradients": _gradients(
             *(
-                case(
-                    *_drawn(*sizes, seed=20),
-                    _all_real(sizes[1]),
-                    name=f"T, S, D, Dv = {sizes}, all real",
-                )
-                for sizes in ((5, 7, 3, 2), (7, 4, 2, 6), (1, 1, 4, 1))
+                case(*_of_the_inputs(*sizes, seed=51), name=f"T, D, Dv = {sizes}")
+                for sizes in ((5, 3, 2), (1, 2, 3), (7, 2, 4))
             )
-        ),
-        "small sums": _registers(
-            case(
-                *(x - 6 * (i < 2) for i, x in enumerate(_drawn(4, 3, 2, 5, seed=80))),
-                _all_real(3),
-                name="φ(q)·z is about 0.00001",
-            ),
-            hint="Nothing may be added to the denominator, and no least value set for it",
-        ),
-        "an average": _registers(
-            case(
-                *_drawn(6, 5, 3, 1, seed=30)[:2],
-                torch.ones(5, 2, dtype=torch.float64),
-                _all_real(5),
-            ),
-            rule="all values 1: every average is 1",
-            hint="Divide by φ(q)·z",
-        ),
-        "padding": _registers(
-            case(*_padded_with(None, seed=40), name="padded places that hold numbers"),
-            case(*_padded_with(0.0, seed=40), name="padded places that hold zeros"),
-            hint="They must leave z as well",
-        ),
-        "NaN in padding": _registers(
-            case(*_padded_with(torch.nan, seed=50), name="padded places that hold NaN"),
-            hint="0 · NaN is NaN: leave the rows out",
-        ),
-        "nothing real": _registers(
-            case(*_drawn(4, 3, 2, 5, seed=60), ~_all_real(3)),
-            atol=0.0,
-            rule="where nothing is real, zeros are expected",
-            hint="Without a key z is 0, and 0/0 is NaN",
         ),
         "no table": _no_table,
     },
     seconds=WATCHED,
 )
 
-EXERCISES = (LOG_ELU_PLUS_ONE, SQUARE_FEATURES, READ_REGISTER)
+EXERCISES = (CONFUSE, REPAIR, BACKWARD)

@@ -36,7 +36,7 @@ from course.plots.nb04_the_block import (
     norm_on_a_circle,
     pre_and_post,
 )
-from course.plots.nb06_kernel_factorisation import clouds, ratios
+from course.plots.nb06_kernel_factorisation import brackets, clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import (
     in_time,
@@ -111,6 +111,7 @@ __all__ = [
     "anova",
     "as_array",
     "bars",
+    "brackets",
     "by_word",
     "cache_step",
     "circuits",
