@@ -19,6 +19,7 @@ SCORES, VALUES = [1, 2, 0.5, 1.5, 3, 0, 1, 2], [1, 0, -1, 2, 0.5, 1, 1, -2]
 
 DRAW = {
     "prices": lambda: plots.prices(PRICES, LENGTHS),
+    "two lines": lambda: plots.prices({"one\nname": [2.0, 3.0]}, [1, 2]),
     "one price": lambda: plots.prices({"all": [7.5]}, [1]),
     "cache": plots.cache_and_state,
     "small cache": lambda: plots.cache_and_state((1, 3), D=2, C=3),

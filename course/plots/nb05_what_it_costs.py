@@ -16,8 +16,9 @@ LARGEST = 10.0  # side of the largest square, in units of the canvas
 def prices(mebibytes: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> Picture:
     """What must be stored, as squares to scale: a row a thing, a column a length of the text.
 
-    ``mebibytes``: name → one amount for each of ``lengths``. Raises ``ValueError`` for amounts that
-    are not above 0, and for a row of another length.
+    What grows with the length is coloured. ``mebibytes``: name → one amount for each of
+    ``lengths``. Raises ``ValueError`` for amounts that are not above 0, and for a row of another
+    length.
     """
     require_some("mebibytes", mebibytes)
     rows = {name: as_array(name, amounts, ndim=1) for name, amounts in mebibytes.items()}
@@ -36,18 +37,20 @@ def prices(mebibytes: Mapping[str, Sequence[float]], lengths: Sequence[int]) -> 
     y = 1.5
     for name, row in rows.items():
         y += max(1.2, *sides[name])
+        role = "plain" if row.min() == row.max() else "focus"
         canvas.text(name, at=Spot(-1.0, y - 0.6, 1, 0.5), points=10, bold=True)
         for x, width, amount in zip(lefts, widths, row, strict=True):
-            square = canvas.area("", amount, Spot(x + width / 2, y, 0.5, 1), per=per)
+            square = canvas.area("", amount, Spot(x + width / 2, y, 0.5, 1), per=per, role=role)
             canvas.text(_size(amount), at=square.below(0.3), points=9)
         y += 2.6
+    flat = {name.replace("\n", " "): row for name, row in rows.items()}
     told = "; ".join(
-        f"{name} {', '.join(_size(amount) for amount in row)}" for name, row in rows.items()
+        f"{name} {', '.join(_size(amount) for amount in row)}" for name, row in flat.items()
     )
     return canvas.picture(
         finding=f"At {', '.join(f'{T:,}' for T in lengths)} tokens: {told}.",
         alt=(
-            f"A table of squares to scale, a row each for {', '.join(rows)}, a column for each "
+            f"A table of squares to scale, a row each for {', '.join(flat)}, a column for each "
             f"length of the text. {told}."
         ),
     )
