@@ -19,8 +19,8 @@ SCORES, VALUES = [1, 2, 0.5, 1.5, 3, 0, 1, 2], [1, 0, -1, 2, 0.5, 1, 1, -2]
 
 DRAW = {
     "prices": lambda: plots.prices(PRICES, LENGTHS),
-    "two lines": lambda: plots.prices({"one\nname": [2.0, 3.0]}, [1, 2]),
-    "one price": lambda: plots.prices({"all": [7.5]}, [1]),
+    "two lines": lambda: plots.prices({"one name\nin two lines": [2.0, 3.0]}, [10, 20]),
+    "one price": lambda: plots.prices({"all that must be kept": [7.5]}, [512]),
     "cache": plots.cache_and_state,
     "small cache": lambda: plots.cache_and_state((1, 3), D=2, C=3),
     "heads": plots.shared_heads,
@@ -89,9 +89,9 @@ def test_a_row_with_values_ends_with_the_average_of_the_whole_row(pictures) -> N
     average = (p @ v / p.sum()).round(2)
     assert f"o/ℓ = {average:.2f}".replace("-", "−") in pictures["row"].finding
     first = np.exp(s[:4] - 2)
-    carried = [said for said in words(pictures["row"]) if said.startswith("m = ")]
-    assert f"ℓ = {first.sum():.2f}\no = {first @ v[:4]:.2f}" in carried[0]
-    assert f"old sums × {np.exp(-1):.2f}" in carried[1]
+    said = "; ".join(words(pictures["row"]))
+    assert f"m = 2.0; ℓ = {first.sum():.2f}; o = {first @ v[:4]:.2f}" in said
+    assert f"m = 3.0; old sums × {np.exp(-1):.2f}; ℓ = {p.sum():.2f}; o = {p @ v:.2f}" in said
 
 
 @pytest.mark.parametrize(
