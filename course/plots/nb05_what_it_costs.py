@@ -62,8 +62,8 @@ def cache_and_state(tokens: Sequence[int] = (2, 4, 8), *, D: int = 4, C: int = 4
     After each number of ``tokens``: keys and values [t, D] each, a state [C, D], and a state
     [t, D]. Raises ``ValueError`` for sizes below 1 and for no tokens.
     """
-    for name, size in (("D", D), ("C", C), *(("tokens", t) for t in tokens)):
-        require_positive(name, size)
+    for name, count in (("D", D), ("C", C), *(("tokens", t) for t in tokens)):
+        require_positive(name, count)
     if not tokens:
         raise ValueError("tokens: expected at least one number of tokens, got none")
     canvas = Canvas(unit=0.17, D=D, C=C)
