@@ -448,36 +448,45 @@ def _fact_half_and_double(W_1, b_1, W_2, name, fact, cosine):
 # Notebook 05
 
 
-def _count_modules(E, H, kv_heads, hidden):
-    narrow = kv_heads * E // H
-    parts = [
-        *(torch.nn.Linear(E, n) for n in (E, narrow, narrow, E, hidden)),
-        torch.nn.Linear(hidden, E),
-        *(torch.nn.LayerNorm(E) for _ in range(2)),
-    ]
-    return sum(p.numel() for part in parts for p in part.parameters())
+def _heads_counted_down(H, queries, ridge):
+    heads = H
+    while heads > 1 and (H % heads or heads * ridge > H * queries):
+        heads -= 1
+    return heads
 
 
-def _count_floats(E, H, kv_heads, hidden):
-    D = E / H
-    return 2 * (E * E + E) + 2 * (E * kv_heads * D + kv_heads * D) + 2 * E * hidden + hidden + 5 * E
+def _heads_by_time(H, queries, ridge):
+    """The times of all divisors, and the last of the least."""
+    divisors = np.array([n for n in range(1, H + 1) if H % n == 0])
+    times = np.maximum(H * queries / ridge, divisors)
+    return divisors[times <= times.min() * (1 + 1e-12)].max()
 
 
-def _users_one_by_one(memory, parameters, length, L, kv_heads, D, itemsize):
-    left, users = memory - parameters * itemsize, 0
-    while left >= (cache := 2 * length * L * kv_heads * D * itemsize):
-        left, users = left - cache, users + 1
-    return users
+def _heads_torch(H, queries, ridge):
+    n = torch.arange(1, H + 1)
+    return n[(H % n == 0) & ((n * ridge <= H * queries) | (n == 1))].max()
 
 
-def _users_numpy(memory, parameters, length, L, kv_heads, D, itemsize):
-    cache = np.int64(length) * L * kv_heads * 2 * D * itemsize
-    return np.clip((memory - parameters * itemsize) // cache, 0, None)
+def _three_steps_in_loops(T):
+    n = round(T ** (1 / 3))
+    see = np.zeros((T, T), dtype=bool)
+    for t in range(T):
+        for step in (1, n, n * n):
+            for digit in range(n):
+                if t - digit * step >= 0:
+                    see[t, t - digit * step] = True
+    return see
 
 
-def _users_torch(memory, parameters, length, L, kv_heads, D, itemsize):
-    left = torch.tensor(memory - parameters * itemsize)
-    return (left // (length * L * kv_heads * 2 * D * itemsize)).clamp(min=0)
+def _three_steps_by_remainders(T):
+    n = next(n for n in range(1, T + 1) if n**3 == T)
+    back = torch.arange(T)[:, None] - torch.arange(T)
+    sizes = [(back % n**j == 0) & (back >= 0) & (back < n ** (j + 1)) for j in range(3)]
+    return torch.stack(sizes).any(0)
+
+
+def _three_steps_without_oneself(T):
+    return (torch.as_tensor(_three_steps_in_loops(T)) & ~torch.eye(T, dtype=torch.bool)).long()
 
 
 def _merge_numpy(m1, l1, o1, m2, l2, o2):
@@ -1033,13 +1042,17 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "higher threshold": _fact_higher_threshold,
         "half and double": _fact_half_and_double,
     },
-    "count_block": {
-        "modules": _count_modules,
-        "floats": _count_floats,
-        "NumPy": lambda *a: np.int64(_count_modules(*a)),
-    },
-    "users_that_fit": {"loop": _users_one_by_one, "NumPy": _users_numpy, "tensor": _users_torch},
     "merge": {"loop": _merge_in_a_loop, "NumPy": _merge_numpy},
+    "heads_that_pay": {
+        "counted down": _heads_counted_down,
+        "times": _heads_by_time,
+        "tensor": _heads_torch,
+    },
+    "three_steps": {
+        "loops": _three_steps_in_loops,
+        "remainders": _three_steps_by_remainders,
+        "without oneself": _three_steps_without_oneself,
+    },
     "confuse": {
         "loop": _confuse_in_a_loop,
         "NumPy": _confuse_numpy,

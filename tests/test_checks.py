@@ -164,17 +164,29 @@ NAMED = {
         "powers of whole numbers": "too large for its dtype",
         "a score of 10": "the more words there are",
     },
-    "count_block": {
-        "one norm": "2E numbers are missing",
-        "no bias below": "E numbers are missing",
-        "not shared": "kv_heads · E/H rows",
-    },
-    "users_that_fit": {"off by one": "one user more", "rounded": "rounded to the nearest"},
     "merge": {
         "only the second rescaled": "Only the second part",
         "already divided": "at the very end",
         "one maximum for all rows": "Each query has its own m",
         "copied input": "the first part alone",
+    },
+    "heads_that_pay": {
+        "no divisor": "must divide H",
+        "queries forgotten": "All new tokens use a key",
+        "nearest": "the divisor nearest",
+        "none": "one is still the fastest",
+        "group size": "the size of a group",
+        "strictly less": "nothing is lost yet",
+        "keys only": "both keys and values are read",
+    },
+    "three_steps": {
+        "window": "This is a window",
+        "near and far": "room for a third kind",
+        "powers of two": "no sum of three",
+        "transposed": "here they are exchanged",
+        "last digit missing": "The largest digit",
+        "no small steps": "The smallest steps",
+        "distances": "must be truth values",
     },
     "confuse": {
         "mean of the keys": "only where φ is a straight line",
@@ -436,9 +448,9 @@ def test_a_rounded_answer_is_told_apart_and_called_rounded():
 
 def test_a_number_that_is_not_whole_is_not_printed_as_a_whole_one():
     assert "returns 23.9999, expected a whole number" in str(
-        run_check("count_block", lambda *a: 23.9999)
+        run_check("heads_that_pay", lambda *a: 23.9999)
     )
-    assert "returns 24.000001, " in str(run_check("count_block", lambda *a: 24.000001))
+    assert "returns 24.000001, " in str(run_check("heads_that_pay", lambda *a: 24.000001))
 
 
 def test_a_function_that_mixes_float32_and_float64_is_asked_in_float32():

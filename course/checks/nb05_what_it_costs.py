@@ -1,232 +1,17 @@
-"""Checks for the exercises of notebook 05: a block's numbers, users on a machine, merged parts."""
+"""Checks for the exercises of notebook 05: merged parts, shared keys, a pattern of three steps."""
 
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from course.checks import Exercise
-from course.checks.answers import Function, whole_number
-from course.checks.properties import agrees, case, counts, normal
-from course.cost import cache_bytes_per_token
-
-# count_block(E, H, kv_heads, hidden) → number of parameters
-
-
-def _count(E: int, H: int, kv_heads: int, hidden: int, *, without: str = "nothing") -> int:
-    """Counted in PyTorch's own modules. ``without``: a pattern of the names that are left out."""
-    narrow = kv_heads * (E // H)
-    with torch.device("meta"):
-        block = nn.ModuleDict(
-            {
-                "W_q": nn.Linear(E, E),
-                "W_k": nn.Linear(E, narrow),
-                "W_v": nn.Linear(E, narrow),
-                "W_o": nn.Linear(E, E),
-                "up": nn.Linear(E, hidden),
-                "down": nn.Linear(hidden, E),
-                "norm_1": nn.LayerNorm(E),
-                "norm_2": nn.LayerNorm(E),
-            }
-        )
-    return sum(p.numel() for name, p in block.named_parameters() if not re.match(without, name))
-
-
-def _one_hidden_unit(function: Function) -> str | None:
-    """The difference of two counts, whatever else is wrong with them."""
-    fewer, more = (whole_number(function, 12, 3, 3, hidden) for hidden in (20, 21))
-    if more - fewer == 25:
-        return None
-    return (
-        "with E = 12 one hidden unit more adds a row, a bias and a column, 2E + 1 = 25 numbers; "
-        f"here it adds {more - fewer}"
-    )
-
-
-def _numbers_without(pattern: str) -> Function:
-    return partial(_count, without=pattern)
-
-
-_numbers = partial(
-    counts,
-    _count,
-    probes=[case(24, 6, 2, 40), case(768, 12, 4, 1_000)],
-    mistakes={
-        "The keys have kv_heads · E/H rows, and so have the values": (
-            lambda E, H, kv_heads, hidden: _count(E, H, H, hidden)
-        ),
-        "The feed-forward width is hidden, not 4E": (
-            lambda E, H, kv_heads, hidden: _count(E, H, kv_heads, 4 * E)
-        ),
-        "The biases of keys and values are as many as their rows": (
-            lambda E, H, kv_heads, hidden: (
-                _count(E, H, kv_heads, hidden) + 2 * (E - kv_heads * (E // H))
-            )
-        ),
-        "A head has the width E/H, so W_k and W_v have kv_heads · E/H rows": (
-            lambda E, H, kv_heads, hidden: _count(E, H, kv_heads * H, hidden)
-        ),
-        "All biases are missing": _numbers_without(r"(?!norm).*bias"),
-        "All biases are missing, and those of the norms as well": _numbers_without(".*bias"),
-        "The biases and the norms are missing": _numbers_without("norm|.*bias"),
-        "E numbers are missing: the bias of W_q, that of W_o, or the last one of the feed-forward "
-        "part": _numbers_without("W_q.bias"),
-        "W_q and W_o are narrow, too; only keys and values are shared": (
-            lambda E, H, kv_heads, hidden: (
-                _count(E, H, kv_heads, hidden)
-                - 2 * (E + 1) * (E - kv_heads * (E // H))
-                + (E - kv_heads * (E // H))
-            )
-        ),
-        "The narrow width is kv_heads heads of width E/H, not E divided by kv_heads": (
-            lambda E, H, kv_heads, hidden: _count(E, H, 0, hidden) + 2 * (E // kv_heads) * (E + 1)
-        ),
-        "The matrices of the feed-forward part are two: E to hidden, and hidden to E": (
-            _numbers_without("down.weight")
-        ),
-        "There is a norm too many": (
-            lambda E, H, kv_heads, hidden: _count(E, H, kv_heads, hidden) + 2 * E
-        ),
-        "The feed-forward part has two matrices": _numbers_without("up.weight|down.bias"),
-        "Attention is missing": _numbers_without("W_"),
-        "The feed-forward part is missing": _numbers_without("up|down"),
-        "The biases of W_k and W_v are missing": _numbers_without("W_[kv].bias"),
-        "2E numbers are missing: a norm, the biases of both norms, or the biases of W_q and W_o": (
-            _numbers_without("W_[qo].bias")
-        ),
-        "The bias of the hidden units is missing": _numbers_without("up.bias"),
-        "The norms are missing": _numbers_without("norm"),
-        "W_k or W_v is missing": _numbers_without("W_v"),
-        "W_q or W_o is missing": _numbers_without("W_o"),
-    },
-)
-
-COUNT_BLOCK = Exercise(
-    "count_block",
-    {
-        "as many keys as queries": _numbers(
-            case(12, 3, 3, 48, name="E = 12"),
-            case(768, 12, 12, 3_072, name="E = 768"),
-            rule="with kv_heads = H and hidden = 4E it must be 12E² + 13E",
-        ),
-        "hidden width": _one_hidden_unit,
-        "shared keys": _numbers(
-            *(
-                case(*a, name="E = {}, H = {}, kv_heads = {}, hidden = {}".format(*a))
-                for a in ((24, 6, 2, 40), (24, 6, 1, 7), (768, 12, 4, 3_072))
-            ),
-            hint="W_k and W_v have kv_heads · E/H rows, and as many biases",
-        ),
-    },
-)
-
-# users_that_fit(memory, parameters, length, L, kv_heads, D, itemsize) → whole number
-
-
-def _users(
-    memory: int, parameters: int, length: int, L: int, kv_heads: int, D: int, itemsize: int
-) -> int:
-    a_user = length * cache_bytes_per_token(L=L, kv_heads=kv_heads, D=D, itemsize=itemsize)
-    return max(0, (memory - parameters * itemsize) // a_user)
-
-
-def _small(memory: int, itemsize: int = 1, *, name: str) -> tuple[tuple[int, ...], str]:
-    """A model of 100 numbers, 2 layers, 2 heads of width 3: 24 numbers of cache a user."""
-    return (memory, 100, 1, 2, 2, 3, itemsize), name
-
-
-def _cases(*small: tuple[tuple[int, ...], str]) -> tuple:
-    return tuple(case(*arguments, name=name) for arguments, name in small)
-
-
-_REAL = tuple(
-    case(
-        *(80 * 2**30, 8_030_000_000, length, 32, 8, 128, 2),
-        name="8.03 billion parameters, 32 layers, 8 heads of 128, 16 bits, 80 GiB, texts of "
-        f"{length:,} tokens",
-    )
-    for length in (1_000, 128_000)
-)
-
-_fit = partial(
-    counts,
-    _users,
-    probes=[
-        *_REAL,
-        case(99, 100, 1, 2, 2, 3, 1),
-        case(340, 100, 1, 2, 2, 3, 1),
-        case(351, 100, 1, 2, 2, 3, 1),
-    ],
-    mistakes={
-        "Both keys and values are kept: twice as many numbers": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (T * L * h * D * b))
-        ),
-        "The model sits in the memory, too": (
-            lambda m, p, T, L, h, D, b: _users(m, 0, T, L, h, D, b)
-        ),
-        "A parameter has itemsize bytes, too": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p) // (2 * T * L * h * D * b))
-        ),
-        "A number of the cache has itemsize bytes": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * D))
-        ),
-        "Every layer has a cache": lambda m, p, T, L, h, D, b: _users(m, p, T, 1, h, D, b),
-        "Every head of keys and values has a cache": (
-            lambda m, p, T, L, h, D, b: _users(m, p, T, L, 1, D, b)
-        ),
-        "Every token of the text is in the cache": (
-            lambda m, p, T, L, h, D, b: _users(m, p, 1, L, h, D, b)
-        ),
-        "Nobody fits where not even the model does: no number below 0": (
-            lambda m, p, T, L, h, D, b: (m - p * b) // (2 * T * L * h * D * b)
-        ),
-        "This is rounded to the nearest; a user fits whole or not at all": (
-            lambda m, p, T, L, h, D, b: max(0, round((m - p * b) / (2 * T * L * h * D * b)))
-        ),
-        "This is rounded up; a user fits whole or not at all": (
-            lambda m, p, T, L, h, D, b: max(0, -((p * b - m) // (2 * T * L * h * D * b)))
-        ),
-        "The model is there once, not once for each user": (
-            lambda m, p, T, L, h, D, b: m // (p * b + 2 * T * L * h * D * b)
-        ),
-        "Keys and values have D numbers for each head, layer and token": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * b))
-        ),
-        "This is one user fewer than fit": lambda *a: max(0, _users(*a) - 1),
-        "This is one user more than fit": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p * b) // (2 * T * L * h * D * b) + 1)
-        ),
-        "One user fewer is said than fits: exactly full still fits": (
-            lambda m, p, T, L, h, D, b: max(0, (m - p * b - 1) // (2 * T * L * h * D * b))
-        ),
-    },
-)
-
-USERS_THAT_FIT = Exercise(
-    "users_that_fit",
-    {
-        "by hand": _fit(
-            *_cases(
-                _small(340, name="340 bytes, a model of 100, 2 · 2 · 2 · 3 = 24 a user"),
-                _small(364, name="364 bytes, a model of 100, 2 · 2 · 2 · 3 = 24 a user"),
-            )
-        ),
-        "whole users": _fit(*_cases(_small(339, name="one byte too few for the tenth user"))),
-        "bytes": _fit(
-            *_cases(
-                _small(680, 2, name="with 2 bytes a number, model and caches are twice as large")
-            )
-        ),
-        "nobody": _fit(
-            *_cases(*(_small(m, name=f"{m} bytes and a model of 100") for m in (99, 0, 100)))
-        ),
-        "a real model": _fit(*_REAL),
-    },
-)
+from course.checks.answers import Function, Wrong, answer_of, as_tensor
+from course.checks.properties import agrees, case, counts, normal, sentence
 
 # merge(m1, l1, o1, m2, l2, o2) → (m, l, o);  m, l [T], o [T, Dv]
 
@@ -405,4 +190,203 @@ MERGE = Exercise(
     },
 )
 
-EXERCISES = (COUNT_BLOCK, USERS_THAT_FIT, MERGE)
+# heads_that_pay(H, queries, ridge) → whole number
+
+
+def _divisors(H: int) -> list[int]:
+    return [heads for heads in range(1, H + 1) if H % heads == 0]
+
+
+def _pay(H: int, queries: float, ridge: float) -> int:
+    """The most heads of keys whose reading takes no longer than the arithmetic, at least 1."""
+    return max((n for n in _divisors(H) if n * ridge <= H * queries), default=1)
+
+
+_paying = partial(
+    counts,
+    _pay,
+    probes=[
+        case(12, 1, 4.0),
+        case(12, 3, 5.0),
+        case(12, 1, 2.3),
+        case(12, 2, 100.0),
+        case(12, 50, 10.0),
+        case(32, 64, 295.0),
+        case(30, 1, 4.1),
+    ],
+    mistakes={
+        "kv_heads must divide H": lambda H, q, r: max(1, min(H, int(H * q / r))),
+        "All new tokens use a key that was read: queries times as many operations": (
+            lambda H, q, r: _pay(H, 1, r)
+        ),
+        "All the query heads of a group use a key that was read": lambda H, q, r: max(
+            (n for n in _divisors(H) if n * r <= q), default=1
+        ),
+        "This is the first that takes longer to read than to compute with": (
+            lambda H, q, r: min((n for n in _divisors(H) if n * r > H * q), default=H)
+        ),
+        "This is the divisor nearest to H · queries / ridge; the reading may not take longer": (
+            lambda H, q, r: min(_divisors(H), key=lambda n: abs(n - H * q / r))
+        ),
+        "This is the fewest possible, always; more may take the same time": lambda H, q, r: 1,
+        "Here sharing never saves time": lambda H, q, r: H,
+        "Where even one head takes longer to read, one is still the fastest": (
+            lambda H, q, r: max((n for n in _divisors(H) if n * r <= H * q), default=0)
+        ),
+        "This is the size of a group, not the number of groups": (
+            lambda H, q, r: H // _pay(H, q, r)
+        ),
+        "At exactly the same time for reading and arithmetic nothing is lost yet": (
+            lambda H, q, r: max((n for n in _divisors(H) if n * r < H * q), default=1)
+        ),
+        "Half as many operations per byte: a score and a sum take 2D operations each, and a number "
+        "has two bytes": lambda H, q, r: _pay(H, q, 2 * r),
+        "Twice as many operations per byte: both keys and values are read": (
+            lambda H, q, r: _pay(H, 2 * q, r)
+        ),
+        "H need not be a power of two, nor its divisors": lambda H, q, r: max(
+            (n for n in _divisors(H) if n * r <= H * q and n & (n - 1) == 0), default=1
+        ),
+        "ridge is operations per byte, not bytes per operation": (
+            lambda H, q, r: max((n for n in _divisors(H) if n <= H * q * r), default=1)
+        ),
+    },
+)
+
+HEADS_THAT_PAY = Exercise(
+    "heads_that_pay",
+    {
+        "by hand": _paying(
+            case(12, 1, 4.0, name="H = 12, one new token, 4 operations in the time of a byte"),
+            case(12, 1, 2.3, name="H = 12, one new token, 2.3 operations in the time of a byte"),
+        ),
+        "several new tokens": _paying(
+            case(12, 3, 5.0, name="H = 12, three new tokens, 5 operations in the time of a byte"),
+            case(32, 64, 295.0, name="H = 32, 64 new tokens, an H100"),
+        ),
+        "ends": _paying(
+            case(12, 2, 100.0, name="H = 12, two new tokens, 100 operations in the time of a byte"),
+            case(12, 50, 10.0, name="H = 12, 50 new tokens, 10 operations in the time of a byte"),
+        ),
+        "any number of heads": _paying(
+            case(30, 1, 4.1, name="H = 30, one new token, 4.1 operations in the time of a byte"),
+            case(64, 8, 153.0, name="H = 64, eight new tokens, an A100"),
+            case(7, 3, 6.0, name="H = 7, three new tokens, 6 operations in the time of a byte"),
+        ),
+    },
+)
+
+# three_steps(T) → boolean [T, T], T = n³
+
+_CUBES = (8, 27, 64)
+
+
+def _distances(T: int) -> Tensor:
+    return torch.arange(T)[:, None] - torch.arange(T)
+
+
+def _among(T: int, distances: list[int]) -> Tensor:
+    return torch.isin(_distances(T), torch.tensor(distances))
+
+
+def _root(T: int) -> int:
+    return round(T ** (1 / 3))
+
+
+def _digits(T: int, scales: tuple[int, ...] = (0, 1, 2), last: int | None = None) -> Tensor:
+    """The distances d · n^j, d = 0 … n − 1 (or ``last``), for each j of ``scales``."""
+    n = _root(T)
+    top = n - 1 if last is None else last
+    return _among(T, [d * n**j for j in scales for d in range(top + 1)])
+
+
+_PATTERNS: Mapping[str, Function] = {
+    "This is a window; three of them reach 3 · (keys − 1) back, and no farther": (
+        lambda T: _among(T, list(range(3 * _root(T) - 2)))
+    ),
+    "This is the whole past": lambda T: _distances(T) >= 0,
+    "These are two kinds of steps, near and far, as in § 6.4; with three layers there is room for "
+    "a third kind": lambda T: _among(T, [*range(math.isqrt(T)), *range(0, T, math.isqrt(T))]),
+    "These distances are powers of two: most distances are no sum of three of them": (
+        lambda T: _among(T, [0, *(2**j for j in range(T.bit_length()) if 2**j < T)])
+    ),
+    "The smallest steps, below n, are missing": lambda T: _digits(T, (1, 2)),
+    "The largest steps, multiples of n², are missing": lambda T: _digits(T, (0, 1)),
+    "The steps of middle size, multiples of n, are missing": lambda T: _digits(T, (0, 2)),
+    "The largest digit, n − 1, is missing": lambda T: _digits(T, last=_root(T) - 2),
+    "Of each size one step is enough only for n = 2: a digit goes up to n − 1": (
+        lambda T: _among(T, [0, 1, _root(T), _root(T) ** 2])
+    ),
+    "True means: may look. Here it is the other way round": lambda T: ~_digits(T),
+    "Rows are queries, columns are keys: here they are exchanged": lambda T: _digits(T).mT,
+    "These are certain keys, the same for all queries; choose distances": lambda T: (
+        (_distances(T) >= 0) & ((torch.arange(T) % _root(T) == 0) | (_distances(T) < _root(T)))
+    ),
+}
+
+
+def _sees(function: Function, T: int) -> Tensor:
+    """The student's pattern as booleans, each query with itself."""
+    answer = as_tensor(answer_of(function, T), shape=(T, T))
+    if not bool(((answer == 0) | (answer == 1)).all()):
+        raise Wrong("the entries must be truth values: True where a query may look at a key")
+    return answer.bool() | torch.eye(T, dtype=torch.bool)
+
+
+def _known(function: Function) -> str:
+    """The sentence of the pattern that this is, for all lengths."""
+    for words, pattern in _PATTERNS.items():
+        own = [pattern(T) | torch.eye(T, dtype=torch.bool) for T in _CUBES]
+        if all(torch.equal(_sees(function, T), one) for T, one in zip(_CUBES, own, strict=True)):
+            return words
+    return ""
+
+
+def _only_the_past(function: Function) -> str | None:
+    for T in _CUBES:
+        future = _sees(function, T).triu(1).nonzero()
+        if len(future):
+            t, i = future[0].tolist()
+            return sentence(
+                f"T = {T}", f"query {t} looks at key {i}, in its future", hint=_known(function)
+            )
+    return None
+
+
+def _few_keys(function: Function) -> str | None:
+    for T in _CUBES:
+        keys, most = _sees(function, T).sum(1), 3 * (_root(T) - 1) + 1
+        if int(keys.max()) > most:
+            t = int(keys.argmax())
+            return sentence(
+                f"T = {T}",
+                f"query {t} looks at {keys[t]} keys, itself included; {most} are allowed",
+                hint=_known(function),
+            )
+    return None
+
+
+def _whole_past(function: Function) -> str | None:
+    for T in _CUBES:
+        one = _sees(function, T).double()
+        missing = ((one @ one @ one == 0) & (_distances(T) >= 0)).nonzero()
+        if len(missing):
+            t, i = missing[0].tolist()
+            return sentence(
+                f"T = {T}",
+                f"after three layers query {t} has nothing of key {i}, {t - i} back",
+                hint=_known(function) or "Which three steps lead there?",
+            )
+    return None
+
+
+THREE_STEPS = Exercise(
+    "three_steps",
+    {
+        "only the past": _only_the_past,
+        "few keys": _few_keys,
+        "the whole past in three layers": _whole_past,
+    },
+)
+
+EXERCISES = (MERGE, HEADS_THAT_PAY, THREE_STEPS)

@@ -36,6 +36,7 @@ from course.plots.nb04_the_block import (
     norm_on_a_circle,
     pre_and_post,
 )
+from course.plots.nb05_what_it_costs import cache_and_state, prices, shared_heads
 from course.plots.nb06_kernel_factorisation import brackets, clouds, ratios
 from course.plots.nb07_the_rnn_view import four_forms, two_pasts
 from course.plots.nb08_gpu_kernels import (
@@ -113,6 +114,7 @@ __all__ = [
     "bars",
     "brackets",
     "by_word",
+    "cache_and_state",
     "cache_step",
     "circuits",
     "clear_of_ticks",
@@ -150,6 +152,7 @@ __all__ = [
     "penalised_row",
     "png",
     "pre_and_post",
+    "prices",
     "query_key_value",
     "ratios",
     "reach",
@@ -158,6 +161,7 @@ __all__ = [
     "residual_stream",
     "roofline",
     "row_in_tiles",
+    "shared_heads",
     "sharpening",
     "sheets",
     "short",

@@ -115,17 +115,21 @@ def in_time(
     return canvas.picture(finding=finding, alt=alt)
 
 
-def row_in_tiles(scores: object, tile: int = 4) -> Picture:
+def row_in_tiles(scores: object, tile: int = 4, *, values: object = None) -> Picture:
     """One row's softmax tile by tile: what is carried, m and ℓ, and what rescales the old sum.
 
-    ``scores`` [S], whole tiles of them. Raises ``ValueError`` for a length that is no multiple.
+    ``scores`` [S], whole tiles of them. ``values`` [S], one number a key: then o = Σ e^(s−m) v is
+    carried, too. Raises ``ValueError`` for a length that is no multiple.
     """
     array = as_array("scores", scores, ndim=1)
     require_positive("tile", tile)
     if not len(array) or len(array) % tile:
         raise ValueError(f"scores: expected whole tiles of {tile}, got {len(array)} scores")
+    weighed = None if values is None else as_array("values", values, ndim=1)
+    if weighed is not None and len(weighed) != len(array):
+        raise ValueError(f"values: expected one for each of {len(array)}, got {len(weighed)}")
     canvas = Canvas(unit=0.22, N=tile)
-    m, total, changed = -np.inf, 0.0, 0
+    m, total, output, changed = -np.inf, 0.0, 0.0, 0
     cell = (2.5, 1.6)
     pitch = tile * cell[0] + 3.4
     before: Place | None = None
@@ -136,26 +140,34 @@ def row_in_tiles(scores: object, tile: int = 4) -> Picture:
         rescale = float(np.exp(m - new))
         fresh = powers.sum()
         total = total * rescale + fresh
-        for line, (values, name) in enumerate(((part, "scores"), (powers, "$e^{s-m}$"))):
+        lines = [(part, "scores"), (powers, "$e^{s-m}$")]
+        if weighed is not None:
+            here = weighed[place * tile : (place + 1) * tile]
+            output = output * rescale + powers @ here
+            lines.append((here, "values"))
+        for line, (cells, name) in enumerate(lines):
             row = canvas.matrix(
                 "",
                 "1 N",
                 at=(x, 3.4 * line),
-                role="plain",
-                values=values[None],
-                shade=powers[None] if line else None,
+                role="value" if line == 2 else "plain",
+                values=cells[None],
+                shade=powers[None] if line == 1 else None,
                 cell=cell,
-                digits=1 + line,
+                digits=2 if line == 1 else 1,
                 label=False,
             )
             if place == 0:
-                canvas.text(name, at=row.before(0.8), points=10, bold=not line)
+                canvas.text(name, at=row.before(0.8), points=10, bold=line != 1)
         canvas.text(f"tile {place + 1}", at=(x, -2.0), points=10, bold=True)
         words = f"m = {cell_text(new, 1)}"
-        old = "" if place == 0 else f"old sum × {number(rescale, 2)}\n"
-        carried = canvas.box(
-            f"{words}\n{old}ℓ = {number(total, 2)}", at=(x, 7.6), role="state", points=10
-        )
+        what = "old sum" if weighed is None else "old sums"
+        old = "" if place == 0 else f"{what} × {number(rescale, 2)}\n"
+        sums = f"ℓ = {number(total, 2)}"
+        if weighed is not None:
+            sums += f"\no = {number(output, 2)}"
+        below = 3.4 * len(lines) + (0.8 if weighed is None else 1.3)
+        carried = canvas.box(f"{words}\n{old}{sums}", at=(x, below), role="state", points=10)
         if before is not None:
             canvas.arrow(before, carried, role="state", width=2)
             changed += rescale < 1
@@ -165,12 +177,23 @@ def row_in_tiles(scores: object, tile: int = 4) -> Picture:
         finding=(
             f"{len(array)} scores in tiles of {tile}: in {changed} of {len(array) // tile - 1} "
             f"later tiles the maximum grows and the old sum is rescaled; at the end "
-            f"m = {cell_text(m, 1)} and ℓ = {number(total, 2)}."
+            f"m = {cell_text(m, 1)} and ℓ = {number(total, 2)}"
+            + (
+                "."
+                if weighed is None
+                else f", o = {number(output, 2)}, and o/ℓ = {number(output / total, 2)}."
+            )
         ),
         alt=(
             f"Tiles of {tile} scores from left to right, below each the exponentials of its scores "
             "minus the largest so far, and a box with that maximum m, the factor that the old sum "
-            "is multiplied by, and the sum ℓ; an arrow leads from box to box."
+            "is multiplied by, and the sum ℓ"
+            + (
+                "; an arrow leads from box to box."
+                if weighed is None
+                else ", and o, the sum of the values with these weights; below the exponentials "
+                "stand the values; an arrow leads from box to box."
+            )
         ),
     )
 

@@ -3,30 +3,6 @@
 import torch
 
 
-def _count(
-    E, H, kv_heads, hidden, *, query_bias=1, key_bias=1, up_bias=1, down_bias=1, norms=2, keys=2
-):
-    narrow = kv_heads * (E // H)
-    attention = 2 * (E * E + query_bias * E) + keys * (E * narrow + key_bias * narrow)
-    feed_forward = 2 * E * hidden + up_bias * hidden + down_bias * E
-    return attention + feed_forward + norms * 2 * E
-
-
-def _users(
-    memory, parameters, length, L, kv_heads, D, itemsize, *, keep=2, model=None, least=0, plus=0
-):
-    weights = parameters * itemsize if model is None else model
-    return max(least, (memory - weights) // (length * L * kv_heads * keep * D * itemsize) + plus)
-
-
-def _not_floored(memory, parameters, length, L, kv_heads, D, itemsize):
-    return max(0, (memory - parameters * itemsize) / (length * L * kv_heads * 2 * D * itemsize))
-
-
-def _rounded(*arguments):
-    return round(_not_floored(*arguments))
-
-
 def _merge(m1, l1, o1, m2, l2, o2, *, safe=True, rescale=(True, True), maximum=torch.maximum):
     m = maximum(m1, m2)
     base = torch.where(m == -torch.inf, 0.0, m) if safe else m
@@ -69,48 +45,39 @@ def _nan_to_zero(m1, l1, o1, m2, l2, o2):
     return m.nan_to_num(0.0, neginf=0.0), total.nan_to_num(0.0), o.nan_to_num(0.0)
 
 
+def _divisors(H):
+    return [n for n in range(1, H + 1) if H % n == 0]
+
+
+def _heads(H, queries, ridge, *, even=True, default=1):
+    return max(
+        (n for n in _divisors(H) if n * ridge < H * queries or (even and n * ridge == H * queries)),
+        default=default,
+    )
+
+
+def _apart(T):
+    return torch.arange(T)[:, None] - torch.arange(T)
+
+
+def _steps(T, distances):
+    return torch.isin(_apart(T), torch.tensor([int(d) for d in distances]))
+
+
+def _n(T):
+    return round(T ** (1 / 3))
+
+
+def _base(T, scales=(0, 1, 2), low=0, high=0):
+    return _steps(T, [d * _n(T) ** j for j in scales for d in [0, *range(1 + low, _n(T) + high)]])
+
+
+def _at_random(T):
+    order = torch.rand(T, T, generator=torch.Generator().manual_seed(T)).tril()
+    return order >= order.topk(min(T, 3 * _n(T) - 2)).values[:, -1:].clamp_min(1e-9)
+
+
 MUTANTS = {
-    "count_block": {
-        "constant": lambda E, H, kv_heads, hidden: 7_087_872,
-        "copied input": lambda E, H, kv_heads, hidden: E,
-        "not shared": lambda E, H, kv_heads, hidden: _count(E, H, H, hidden),
-        "hidden is 4E": lambda E, H, kv_heads, hidden: _count(E, H, kv_heads, 4 * E),
-        "leading term": lambda E, H, kv_heads, hidden: 12 * E**2,
-        "no biases of keys": lambda *a: _count(*a, key_bias=0),
-        "no biases of queries": lambda *a: _count(*a, query_bias=0),
-        "no bias above": lambda *a: _count(*a, up_bias=0),
-        "no bias below": lambda *a: _count(*a, down_bias=0),
-        "one norm": lambda *a: _count(*a, norms=1),
-        "keys without values": lambda *a: _count(*a, keys=1),
-        "width D = E": lambda E, H, kv_heads, hidden: _count(E, H, kv_heads * H, hidden),
-        "off by one": lambda *a: _count(*a) + 1,
-        "biases of keys as wide as E": lambda E, H, kv_heads, hidden: (
-            _count(E, H, kv_heads, hidden) + 2 * (E - kv_heads * (E // H))
-        ),
-    },
-    "users_that_fit": {
-        "constant": lambda *a: 10,
-        "copied input": lambda memory, *a: memory,
-        "keys only": lambda *a: _users(*a, keep=1),
-        "model forgotten": lambda *a: _users(*a, model=0),
-        "model in numbers": lambda memory, parameters, *a: _users(
-            memory, parameters, *a, model=parameters
-        ),
-        "below zero": lambda *a: _users(*a, least=-(10**9)),
-        "off by one": lambda *a: _users(*a, plus=1),
-        "not whole": _not_floored,
-        "rounded": _rounded,
-        "one layer": lambda memory, parameters, length, L, *a: _users(
-            memory, parameters, length, 1, *a
-        ),
-        "one head": lambda memory, parameters, length, L, kv_heads, *a: _users(
-            memory, parameters, length, L, 1, *a
-        ),
-        "one token": lambda memory, parameters, length, *a: _users(memory, parameters, 1, *a),
-        "cache in numbers": lambda memory, parameters, length, L, kv_heads, D, itemsize: max(
-            0, (memory - parameters * itemsize) // (length * L * kv_heads * 2 * D)
-        ),
-    },
     "merge": {
         "constant": lambda m1, l1, o1, *a: (m1 * 0, l1 * 0, o1 * 0),
         "copied input": lambda m1, l1, o1, *a: (m1.clone(), l1.clone(), o1.clone()),
@@ -133,5 +100,63 @@ MUTANTS = {
             (l1 + l2) / 2,
             (o1 + o2) / 2,
         ),
+    },
+    "heads_that_pay": {
+        "constant": lambda H, queries, ridge: 3,
+        "copied input": lambda H, queries, ridge: H,
+        "always one": lambda H, queries, ridge: 1,
+        "no divisor": lambda H, queries, ridge: max(1, min(H, int(H * queries / ridge))),
+        "not whole": lambda H, queries, ridge: max(1, min(H, H * queries / ridge)),
+        "queries forgotten": lambda H, queries, ridge: _heads(H, 1, ridge),
+        "heads forgotten": lambda H, queries, ridge: max(
+            (n for n in _divisors(H) if n * ridge <= queries), default=1
+        ),
+        "rounded up": lambda H, queries, ridge: min(
+            (n for n in _divisors(H) if n * ridge >= H * queries), default=H
+        ),
+        "nearest": lambda H, queries, ridge: min(
+            _divisors(H), key=lambda n: abs(n - H * queries / ridge)
+        ),
+        "none": lambda *a: _heads(*a, default=0),
+        "group size": lambda H, queries, ridge: H // _heads(H, queries, ridge),
+        "strictly less": lambda *a: _heads(*a, even=False),
+        "a FLOP too few": lambda H, queries, ridge: _heads(H, queries, 2 * ridge),
+        "keys only": lambda H, queries, ridge: _heads(H, 2 * queries, ridge),
+        "powers of two": lambda H, queries, ridge: max(
+            (n for n in _divisors(H) if n * ridge <= H * queries and n & (n - 1) == 0), default=1
+        ),
+        "ridge inverted": lambda H, queries, ridge: _heads(H, queries, 1 / ridge),
+        "divisors up to H - 1": lambda H, queries, ridge: max(
+            (n for n in _divisors(H)[:-1] if n * ridge <= H * queries), default=1
+        ),
+    },
+    "three_steps": {
+        "constant": lambda T: torch.ones(T, T, dtype=torch.bool),
+        "nothing": lambda T: torch.zeros(T, T, dtype=torch.bool),
+        "whole past": lambda T: _apart(T) >= 0,
+        "window": lambda T: _steps(T, range(3 * _n(T) - 2)),
+        "near and far": lambda T: _steps(T, [*range(int(T**0.5)), *range(0, T, int(T**0.5))]),
+        "powers of two": lambda T: _steps(T, [0, *(2**j for j in range(9) if 2**j < T)]),
+        "no small steps": lambda T: _base(T, (1, 2)),
+        "no middle steps": lambda T: _base(T, (0, 2)),
+        "no large steps": lambda T: _base(T, (0, 1)),
+        "digit 1 missing": lambda T: _base(T, low=1),
+        "last digit missing": lambda T: _base(T, high=-1),
+        "one digit too many": lambda T: _steps(
+            T, [d * _n(T) ** j for j in range(3) for d in range(2 * _n(T))]
+        ),
+        "one step of each size": lambda T: _steps(T, [0, 1, _n(T), _n(T) ** 2]),
+        "inverted": lambda T: ~_base(T),
+        "transposed": lambda T: _base(T).mT,
+        "both directions": lambda T: _base(T) | _base(T).mT,
+        "fixed keys": lambda T: (
+            (_apart(T) >= 0) & ((torch.arange(T) % _n(T) == 0) | (_apart(T) < _n(T)))
+        ),
+        "always 64": lambda T: _base(64),
+        "base 4 always": lambda T: _steps(T, [d * 4**j for j in range(3) for d in range(4)]),
+        "at random": _at_random,
+        "distances": _apart,
+        "a row": lambda T: _base(T)[-1],
+        "last row only": lambda T: torch.cat([torch.eye(T)[:-1].bool(), _base(T)[-1:]]),
     },
 }
