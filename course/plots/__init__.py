@@ -38,7 +38,12 @@ from course.plots.nb04_the_block import (
     pre_and_post,
 )
 from course.plots.nb06_kernel_factorisation import clouds, ratios
-from course.plots.nb07_the_rnn_view import four_forms, two_pasts
+from course.plots.nb07_the_rnn_view import (
+    cache_and_register,
+    four_forms,
+    sum_of_products,
+    two_pasts,
+)
 from course.plots.nb08_gpu_kernels import (
     in_time,
     memory_levels,
@@ -113,6 +118,7 @@ __all__ = [
     "as_array",
     "bars",
     "by_word",
+    "cache_and_register",
     "cache_step",
     "circuits",
     "clear_of_ticks",
@@ -165,6 +171,7 @@ __all__ = [
     "signed_norm",
     "softmax_steps",
     "style",
+    "sum_of_products",
     "targets_and_mask",
     "tiles",
     "traffic",
