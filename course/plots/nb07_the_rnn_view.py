@@ -13,6 +13,7 @@ from course.plots.diagrams import bare
 from course.plots.drawing import Canvas, cell_text
 from course.plots.parts import as_array, draw_matrix, require_some, signed_norm
 from course.plots.places import Spot
+from course.plots.sheet import ROLES
 from course.plots.style import COLOURS, Picture, new_figure, styled
 
 WORDS = ("the", "cat", "lay", "on", "the", "mat")
@@ -163,10 +164,15 @@ def four_forms(*, finding: str, T: int = 9, chunk: int = 3) -> Picture:
             colour = COLOURS[0] if scores[row, column] else "#f1f3f5"
             axes.add_patch(Rectangle((column, row), 0.9, 0.9, facecolor=colour))
         for row in np.flatnonzero(made):
-            fill = COLOURS[1] if kept[row] else "white"
+            fill = ROLES["state"] if kept[row] else "white"
             axes.add_patch(
                 Rectangle(
-                    (T + 1.05, row + 0.05), 0.8, 0.8, facecolor=fill, edgecolor=COLOURS[1], lw=1.2
+                    (T + 1.05, row + 0.05),
+                    0.8,
+                    0.8,
+                    facecolor=fill,
+                    edgecolor=ROLES["state"],
+                    lw=1.2,
                 )
             )
         axes.set(xlim=(-0.4, T + 2.4), ylim=(T + 0.2, -0.4), title=title, yticks=[])

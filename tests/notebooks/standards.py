@@ -29,7 +29,6 @@ STANDARDS = {
     "00_start_here": Standard(wide=0, booleans=0, brought_up=False),
     "05_what_it_costs": Standard(wide=2, booleans=9, brought_up=False),
     "06_kernel_factorisation": Standard(wide=3, booleans=36, brought_up=False),
-    "07_the_rnn_view": Standard(wide=19, booleans=13, brought_up=False),
 }
 
 
