@@ -13,6 +13,8 @@ from tests.pictures import *  # noqa: F403
 
 KEYS = np.array([[1, 0], [1, 1], [0, 2.0]])
 VALUES = np.array([[2, 1], [4, 1], [8, 1.0]])
+SHEET = np.array([[1, 0], [0, 1], [1, 1.0]])
+PAST, OTHER_PAST = (np.array(values)[:, None] for values in ([5, 40, 10.0], [7, 42, 8.0]))
 
 DRAW = {
     "cache": plots.cache_and_register,
@@ -21,6 +23,8 @@ DRAW = {
     "sum": lambda: plots.sum_of_products(KEYS, VALUES),
     "sum with z": lambda: plots.sum_of_products(KEYS, VALUES, z=True),
     "two wide products": lambda: plots.sum_of_products(KEYS[:2, [0, 1, 1]], VALUES[1:] / 8 - 0.75),
+    "one sheet": lambda: plots.one_sheet(SHEET, PAST, OTHER_PAST),
+    "one wide sheet": lambda: plots.one_sheet(SHEET[:, [0, 1, 0]], VALUES, VALUES),
 }
 
 
@@ -79,6 +83,14 @@ def test_z_is_the_last_column(pictures) -> None:
     assert "$z$" not in ink.words(pictures["sum"])
 
 
+def test_two_caches_leave_one_sheet(pictures) -> None:
+    for array in (SHEET, PAST, OTHER_PAST, [15, 50]):
+        assert has_run(pictures["one sheet"], printed(array))
+    assert pictures["one sheet"].finding == (
+        "Two caches of 3 keys and values, values apart by up to 2, leave one register: 15; 50."
+    )
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
@@ -87,6 +99,9 @@ def test_z_is_the_last_column(pictures) -> None:
         (lambda: plots.cache_and_register("ab", moments=()), "moments: expected rising numbers"),
         (lambda: plots.cache_and_register("ab", moments=(0, 1)), "moments: expected rising num"),
         (lambda: plots.cache_and_register("ab", D=0, moments=(1, 2)), "D: expected a whole number"),
+        (lambda: plots.one_sheet(SHEET, PAST, PAST + 1), "second: expected the state"),
+        (lambda: plots.one_sheet(SHEET, PAST, PAST[:2]), "values: expected shape"),
+        (lambda: plots.one_sheet(SHEET, PAST[:2], PAST[:2]), "values: expected shape"),
         (lambda: plots.sum_of_products(KEYS, VALUES[:2]), "keys: expected one for each of 2"),
         (lambda: plots.sum_of_products(KEYS[:0], VALUES[:0]), "keys: expected one for each of 0"),
         (lambda: plots.sum_of_products(KEYS[0], VALUES), "keys: expected 2 axes, got shape"),

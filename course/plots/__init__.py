@@ -41,6 +41,7 @@ from course.plots.nb06_kernel_factorisation import clouds, ratios
 from course.plots.nb07_the_rnn_view import (
     cache_and_register,
     four_forms,
+    one_sheet,
     sum_of_products,
     two_pasts,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "number",
     "one_line",
     "one_reading",
+    "one_sheet",
     "panels",
     "penalised_row",
     "png",

@@ -137,6 +137,54 @@ def sum_of_products(keys: object, values: object, *, z: bool = False) -> Picture
     )
 
 
+def one_sheet(keys: object, first: object, second: object) -> Picture:
+    """Two caches with other values, and the one state that both leave.
+
+    ``keys`` [T, C], ``first`` and ``second`` [T, Dv]. Raises ``ValueError`` for other numbers of
+    values, and if the two states are not equal.
+    """
+    K = as_array("keys", keys, ndim=2)
+    pasts = [as_array(name, x, ndim=2) for name, x in (("first", first), ("second", second))]
+    for V in pasts:
+        if V.shape != (len(K), pasts[0].shape[1]):
+            raise ValueError(
+                f"values: expected shape {[len(K), pasts[0].shape[1]]}, got {list(V.shape)}"
+            )
+    states = [K.T @ V for V in pasts]
+    if not np.allclose(states[0], states[1], atol=1e-9):
+        raise ValueError(
+            f"second: expected the state {states[0].tolist()} again, got {states[1].tolist()}"
+        )
+    canvas = Canvas(unit=0.22, T=len(K), C=K.shape[1], Dv=pasts[0].shape[1])
+    look: dict[str, Any] = {"digits": None, "cell": (2.2, 1.6), "label": False}
+    held = canvas.matrix("", "C Dv", at=(0, 0), role="state", values=states[0], **look)
+    canvas.text("one register", at=held.above(0.6), points=10, bold=True)
+    canvas.text("$S$", at=held.below(0.4), points=12, role="state")
+    for side, V in zip((-1, 1), pasts, strict=True):
+        wide = 2.2 * (K.shape[1] + V.shape[1]) + 0.6
+        left = -wide - held.width / 2 - 6.0 if side < 0 else held.width / 2 + 6.0
+        k = canvas.matrix("", "T C", at=Spot(left, 0, 0, 0.5), role="key", values=K, **look)
+        v = canvas.matrix("", "T Dv", at=k.beside(0.6), role="value", values=V, **look)
+        name = "one cache" if side < 0 else "another cache"
+        spot = Spot(left + wide / 2, k.y - 0.6, 0.5, 1)
+        canvas.text(name, at=spot, points=10, bold=True)
+        canvas.text("keys", at=k.below(0.4), points=9, role="key")
+        canvas.text("values", at=v.below(0.4), points=9, role="value")
+        canvas.arrow(v if side < 0 else k, held, role="state", words="add up", width=2)
+    moved = float(np.abs(pasts[1] - pasts[0]).max())
+    return canvas.picture(
+        finding=(
+            f"Two caches of {len(K)} keys and values, values apart by up to "
+            f"{cell_text(moved, None)}, leave one register: "
+            f"{'; '.join(', '.join(cell_text(float(x), None) for x in row) for row in states[0])}."
+        ),
+        alt=(
+            f"Left and right a cache: the same {len(K)} keys, and different values. An arrow from "
+            "each leads to one state S in the middle, the sum of key times value."
+        ),
+    )
+
+
 @styled
 def four_forms(*, finding: str, T: int = 9, chunk: int = 3) -> Picture:
     """What the four forms of linear attention compute and keep, for ``T`` tokens.
