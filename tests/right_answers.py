@@ -19,8 +19,6 @@ Function = Callable[..., Any]
 
 # Here what comes, or what goes back, is no tensor that could be turned into something else.
 NO_ARRAY = ("error text", "causal_attention")
-# Here the answer itself has a threshold that is made for float64.
-NOT_IN_FLOAT32 = (*NO_ARRAY, "another_past")
 
 
 def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]]:
@@ -39,7 +37,7 @@ def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]
         yield "lists of arrays", lambda *a: _list(function(*a))
         yield "lists of numbers", lambda *a: _each(function(*a), lambda x: x.tolist())
         yield "tuples of rows", lambda *a: _each(function(*a), _rows)
-    if exercise not in NOT_IN_FLOAT32:
+    if exercise not in NO_ARRAY:
         yield "float32", lambda *a: function(*(_each(x, _to_float32) for x in a))
         yield "float32 only", lambda *a: _refuses_float64(a) and function(*a)
 
@@ -597,92 +595,100 @@ def _backward_by_autograd(q, k, v, g):
 # Notebook 07
 
 
-def _step_numpy(S, z, q, k, v):
-    S, z, q, k, v = (x.numpy() for x in (S, z, q, k, v))
-    S, z = S + np.outer(k, v), z + k
-    return [q @ S / (q @ z), S, z]
+def _previous_in_a_loop(T):
+    Q, K = [], []
+    for t in range(T):
+        Q.append([float(t % 2 == 1), float(t % 2 == 0)])
+        K.append([5.0**t * (t % 2 == 0), 5.0**t * (t % 2 == 1)])
+    return torch.tensor(Q), torch.tensor(K)
 
 
-def _step_einsum(S, z, q, k, v):
-    S, z = S + torch.einsum("c,d->cd", k, v), z + k
-    return torch.einsum("c,cd->d", q, S) / torch.einsum("c,c->", q, z), S, z
+def _previous_numpy(T):
+    t = np.arange(T)
+    odd = t % 2 == 1
+    return np.stack([odd, ~odd], 1), np.stack([~odd, odd], 1) * 4.0 ** t[:, None]
 
 
-def _step_in_a_loop(S, z, q, k, v):
-    S, z = S.clone(), z + k
-    for c in range(len(k)):
-        for d in range(len(v)):
-            S[c, d] += k[c] * v[d]
-    return torch.stack([sum(q * S[:, d]) / sum(q * z) for d in range(len(v))]), S, z
+def _previous_without_zeros(T):
+    """Every feature above 0, in float32: what must not be read is only small."""
+    t = torch.arange(T)
+    turn = torch.tensor([[1.0, 1e-6], [1e-6, 1.0]])
+    return turn[(t + 1) % 2], turn[t % 2] * 8.0 ** t[:, None]
 
 
-def _chunk_numpy(Q, K, V, size):
-    Q, K = Q.numpy(), K.numpy()
-    V = np.hstack([V.numpy(), np.ones((len(V), 1))])
+def _fade_numpy(Q, K, V, a, size):
+    Q, K, V, a = (x.numpy() for x in (Q, K, V, a))
     S, out = np.zeros((K.shape[1], V.shape[1])), np.zeros(V.shape)
-    for a in range(0, len(Q), size):
-        part = slice(a, a + size)
-        out[part] = Q[part] @ S + np.tril(Q[part] @ K[part].T) @ V[part]
-        S += K[part].T @ V[part]
-    return out[:, :-1] / out[:, -1:]
-
-
-def _chunk_all_at_once(Q, K, V, size):
-    """No loop: tokens are padded to whole chunks, and the states summed up by cumsum."""
-    T, n = len(Q), -(-len(Q) // size)
-    V = torch.cat([V, torch.ones_like(V[:, :1])], 1)
-    Q, K, V = (
-        torch.cat([x, x.new_zeros(n * size - T, x.shape[1])]).view(n, size, x.shape[1])
-        for x in (Q, K, V)
-    )
-    after = torch.einsum("nsc,nsd->ncd", K, V).cumsum(0)
-    before = torch.cat([torch.zeros_like(after[:1]), after])[:n]
-    out = torch.einsum("ntc,ncd->ntd", Q, before) + (Q @ K.mT).tril() @ V
-    out = out.flatten(0, 1)[:T]
-    return out[:, :-1] / out[:, -1:]
-
-
-def _chunk_numpy_at_once(Q, K, V, size):
-    T, n = len(Q), -(-len(Q) // size)
-    V = np.hstack([V.numpy(), np.ones((T, 1))])
-    Q, K, V = (
-        np.concatenate([x, np.zeros((n * size - T, x.shape[1]))]).reshape(n, size, x.shape[1])
-        for x in (Q.numpy(), K.numpy(), V)
-    )
-    after = np.cumsum(K.transpose(0, 2, 1) @ V, 0)
-    before = np.concatenate([np.zeros_like(after[:1]), after])[:n]
-    out = Q @ before + np.tril(Q @ K.transpose(0, 2, 1)) @ V
-    out = out.reshape(n * size, V.shape[2])[:T]
-    return out[:, :-1] / out[:, -1:]
-
-
-def _chunk_in_loops(Q, K, V, size):
-    S, z, out = V.new_zeros(K.shape[1], V.shape[1]), V.new_zeros(K.shape[1]), V.clone()
-    for a in range(0, len(Q), size):
-        end = min(a + size, len(Q))
-        for t in range(a, end):
-            top, below = Q[t] @ S, Q[t] @ z
-            for i in range(a, t + 1):
-                w = Q[t] @ K[i]
-                top, below = top + w * V[i], below + w
-            out[t] = top / below
-        for t in range(a, end):
-            S, z = S + torch.outer(K[t], V[t]), z + K[t]
+    for start in range(0, len(Q), size):
+        part = slice(start, start + size)
+        log = np.log(a[part]).cumsum()[:, None]
+        between = np.exp(np.minimum(log - log.T, 0))
+        out[part] = np.tril(Q[part] @ K[part].T * between) @ V[part]
+        out[part] += np.exp(log) * (Q[part] @ S)
+        S = np.exp(log[-1]) * S + (np.exp(log[-1] - log) * K[part]).T @ V[part]
     return out
 
 
-def _past_numpy(K, V):
-    U, s, _ = np.linalg.svd(K.numpy())
-    rank = int((s > 1e-6 * s.max()).sum())
-    return V.numpy() + U[:, rank:].sum(1, keepdims=True)
+def _fade_by_loops_inside(Q, K, V, a, size):
+    """Every chunk token by token: no logarithm, and the state is copied once a chunk."""
+    state, out = V.new_zeros(K.shape[1], V.shape[1]), V.clone()
+    for start in range(0, len(Q), size):
+        S = state.clone()
+        for t in range(start, min(start + size, len(Q))):
+            S = a[t] * S + torch.outer(K[t], V[t])
+            out[t] = Q[t] @ S
+        state = S
+    return out
 
 
-def _past_by_projection(K, V):
-    seen = K @ torch.linalg.pinv(K)  # leaves the part of V that S knows
-    hidden = torch.eye(len(K), dtype=K.dtype) - seen
-    longest = hidden[:, hidden.norm(dim=0).argmax()]
-    size = longest.norm()
-    return V + (longest / size * 3)[:, None] if size > 1e-6 else V.clone()
+def _fade_einsum(Q, K, V, a, size):
+    S, out = V.new_zeros(K.shape[1], V.shape[1]), []
+    for q, k, v, fade in zip(*(x.split(size) for x in (Q, K, V, a)), strict=True):
+        log = fade.log().cumsum(0)
+        table = torch.einsum("tc,ic->ti", q, k) * (log[:, None] - log).tril().exp()
+        left = (log[-1] - log).exp()
+        out.append(table.tril() @ v + torch.einsum("t,tc,cd->td", log.exp(), q, S))
+        S = log[-1].exp() * S + torch.einsum("t,tc,td->cd", left, k, v)
+    return torch.cat(out)
+
+
+def _back_numpy(Q, K, V, G):
+    Q, K, V, G = (x.numpy() for x in (Q, K, V, G))
+    S, R = np.zeros((Q.shape[1], V.shape[1])), np.zeros((Q.shape[1], V.shape[1]))
+    dQ, dK, dV = np.zeros(Q.shape), np.zeros(K.shape), np.zeros(V.shape)
+    for t in range(len(Q)):
+        S += np.outer(K[t], V[t])
+        dQ[t] = S @ G[t]
+    for t in range(len(Q))[::-1]:
+        R += np.outer(Q[t], G[t])
+        dK[t], dV[t] = R @ V[t], K[t] @ R
+    return dQ, dK, dV
+
+
+def _back_einsum(Q, K, V, G):
+    S = torch.einsum("tc,td->tcd", K, V).cumsum(0)
+    R = torch.einsum("tc,td->tcd", Q, G).flip(0).cumsum(0).flip(0)
+    return [
+        torch.einsum("tcd,td->tc", S, G),
+        torch.einsum("tcd,td->tc", R, V),
+        torch.einsum("tcd,tc->td", R, K),
+    ]
+
+
+def _back_by_chunks(Q, K, V, G, size=8):
+    S, R = V.new_zeros(K.shape[1], V.shape[1]), V.new_zeros(K.shape[1], V.shape[1])
+    dQ, dK, dV = torch.zeros_like(Q), torch.zeros_like(K), torch.zeros_like(V)
+    starts = range(0, len(Q), size)
+    for a in starts:
+        c = slice(a, a + size)
+        dQ[c] = G[c] @ S.T + (G[c] @ V[c].T).tril() @ K[c]
+        S = S + K[c].T @ V[c]
+    for a in reversed(starts):
+        c = slice(a, a + size)
+        dK[c] = V[c] @ R.T + (G[c] @ V[c].T).tril().T @ Q[c]
+        dV[c] = K[c] @ R + (Q[c] @ K[c].T).tril().T @ G[c]
+        R = R + Q[c].T @ G[c]
+    return dQ, dK, dV
 
 
 # Notebook 08
@@ -1068,17 +1074,20 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": _backward_numpy,
         "autograd": _backward_by_autograd,
     },
-    "step": {"loop": _step_in_a_loop, "NumPy": _step_numpy, "einsum": _step_einsum},
-    "chunk_form": {
-        "loop": _chunk_in_loops,
-        "NumPy": _chunk_numpy,
-        "einsum, no loop": _chunk_all_at_once,
-        "NumPy, no loop": _chunk_numpy_at_once,
+    "previous_word": {
+        "loop, base 5": _previous_in_a_loop,
+        "NumPy, base 4": _previous_numpy,
+        "no zeros": _previous_without_zeros,
     },
-    "another_past": {
-        "float32": lambda K, V: _past_numpy(K.float(), V.float()),
-        "NumPy": _past_numpy,
-        "projection": _past_by_projection,
+    "fade_by_chunks": {
+        "NumPy": _fade_numpy,
+        "loops": _fade_by_loops_inside,
+        "einsum": _fade_einsum,
+    },
+    "way_back": {
+        "NumPy": _back_numpy,
+        "einsum, no loop": _back_einsum,
+        "chunks": _back_by_chunks,
     },
     "breaking_rows": {
         "numbers": _rows_as_numbers,

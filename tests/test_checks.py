@@ -222,19 +222,37 @@ NAMED = {
         "table in NumPy": "as a table does",
         "g forgotten": "g is not used",
     },
-    "step": {
-        "reads before it writes": "Write first, then read",
-        "key and query exchanged": "the key writes, the query reads",
+    "previous_word": {
+        "reads itself": "It reads itself",
+        "does not grow": "let keys grow faster",
+        "grows too slowly": "let keys grow faster",
+        "shrinks": "An older word weighs more",
+        "one feature for all": "It reads itself",
+        "knows the length": "nobody knows yet how long",
+        "a negative feature": "No feature may be negative",
+        "whole numbers that run over": "whole numbers end at 9.2e18",
+        "beyond float32": "too large for its dtype",
+        "zeros": "divides 0 by 0",
     },
-    "chunk_form": {
-        "state updated too early": "read it first, then write",
-        "z not carried": "z is not carried",
-        "last chunk dropped": "a short last chunk are missing",
-        "in float16": "The answer is float16",
+    "fade_by_chunks": {
+        "as printed": "fades by the last token's a alone",
+        "state does not fade": "does not fade when it is handed on",
+        "reading does not fade": "read as it was at the start of the chunk",
+        "writing does not fade": "must fade until the chunk ends",
+        "nothing fades inside": "Inside a chunk nothing fades",
+        "written, then faded": "The fading comes after the write",
+        "powers": "subtract logarithms",
         "always chunks of 8": "is size used?",
-        "table in NumPy": "arrays or lists of more than",
     },
-    "another_past": {"too small": "has moved by 0.002", "C instead of the rank": "the rank of K"},
+    "way_back": {
+        "from the beginning": "those behind it have read it",
+        "no mask": "The mask is missing",
+        "own query missing": "own query is missing",
+        "total minus the sum so far": "own query is missing",
+        "G not used": "G is not used",
+        "order of the answers": "in another order",
+        "the table in NumPy": "arrays or lists of more than",
+    },
     "three_products": {
         "one factor not rounded": "a factor that is not rounded",
         "one factor not rounded, in NumPy": "a factor that is not rounded",
@@ -478,8 +496,8 @@ def test_the_specific_sentence_comes_before_the_one_about_nan():
         return scores.masked_fill(~mask, -torch.inf).softmax(-1)
 
     assert run_check("masked_softmax", empty_rows).broken == "empty row"
-    nowhere = run_check("another_past", lambda K, V: V + torch.nan)
-    assert nowhere.broken == "same state" and "got nan" in nowhere.message
+    nowhere = run_check("way_back", lambda Q, K, V, G: (Q + torch.nan, K, V))
+    assert nowhere.broken == "one token" and "got nan" in nowhere.message
     unknown = run_check("write_by_chunks", lambda K, V, size: 0 / (K.T @ V * 0))
     assert unknown.message.endswith("0/0, ∞ − ∞ and the logarithm of a number below 0 are NaN")
 

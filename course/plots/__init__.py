@@ -38,7 +38,13 @@ from course.plots.nb04_the_block import (
 )
 from course.plots.nb05_what_it_costs import cache_and_state, prices, shared_heads
 from course.plots.nb06_kernel_factorisation import brackets, clouds, ratios
-from course.plots.nb07_the_rnn_view import four_forms, two_pasts
+from course.plots.nb07_the_rnn_view import (
+    cache_and_register,
+    four_forms,
+    one_sheet,
+    sum_of_products,
+    two_pasts,
+)
 from course.plots.nb08_gpu_kernels import (
     in_time,
     memory_levels,
@@ -114,6 +120,7 @@ __all__ = [
     "bars",
     "brackets",
     "by_word",
+    "cache_and_register",
     "cache_and_state",
     "cache_step",
     "circuits",
@@ -148,6 +155,7 @@ __all__ = [
     "number",
     "one_line",
     "one_reading",
+    "one_sheet",
     "panels",
     "penalised_row",
     "png",
@@ -168,6 +176,7 @@ __all__ = [
     "signed_norm",
     "softmax_steps",
     "style",
+    "sum_of_products",
     "targets_and_mask",
     "tiles",
     "traffic",
