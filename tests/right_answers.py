@@ -37,7 +37,6 @@ def restyled(exercise: str, function: Function) -> Iterator[tuple[str, Function]
         yield "lists of arrays", lambda *a: _list(function(*a))
         yield "lists of numbers", lambda *a: _each(function(*a), lambda x: x.tolist())
         yield "tuples of rows", lambda *a: _each(function(*a), _rows)
-    if exercise not in NO_ARRAY:
         yield "float32", lambda *a: function(*(_each(x, _to_float32) for x in a))
         yield "float32 only", lambda *a: _refuses_float64(a) and function(*a)
 
