@@ -36,7 +36,7 @@ class GateItem(pytest.Item):
         notebook = json.loads(self.path.read_text(encoding="utf-8"))
         wrong = [
             *gate.complaints(notebook),
-            *standards.review(self.path.stem, notebook).complaints,
+            *standards.review(notebook).complaints,
         ]
         if self.path.stat().st_size > gate.MAX_BYTES:
             wrong.append(f"larger than {gate.MAX_BYTES // 1_000_000} MB")
@@ -117,7 +117,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     rows, reviews = [], {}
     for path, seconds in sorted((path, seconds) for path, seconds in timed.items() if seconds):
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        reviews[path.name] = standards.review(path.stem, notebook)
+        reviews[path.name] = standards.review(notebook)
         compared, showing = gate.coverage(notebook)
         share = f"{compared}/{showing} ({100 * compared / max(showing, 1):.0f} %)"
         rows.append((path.name, share, gate.verify_lines(notebook), sum(seconds), max(seconds)))
