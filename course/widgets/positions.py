@@ -161,8 +161,9 @@ class PositionExplorer(Explorer):
         for line, ticks in zip(
             self._lines, ((-score, 0, score), (0, weight / 2, weight)), strict=True
         ):
-            if line.axes.get_ylim()[1] != ticks[-1]:
-                line.axes.set(ylim=(ticks[0], ticks[-1]), yticks=ticks)
+            axes = line.axes
+            if axes is not None and axes.get_ylim()[1] != ticks[-1]:
+                axes.set(ylim=(ticks[0], ticks[-1]), yticks=ticks)
 
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """Whether the distance alone decides, how much is new, and how wide the query looks."""
