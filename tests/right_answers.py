@@ -564,31 +564,28 @@ def _repair_by_a_column_of_ones(q, k, v, real):
     return (sums[..., :-1] / sums[..., -1:]).masked_fill(sums[..., -1:] == 0, 0.0)
 
 
-def _backward_in_a_loop(q, k, v, g):
-    dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-    S = q.new_zeros(q.shape[1], v.shape[1])
-    for t in range(len(q)):
-        S = S + torch.outer(k[t], v[t])
-        dq[t] = S @ g[t]
-    R = torch.zeros_like(S)
-    for t in reversed(range(len(q))):
-        R = R + torch.outer(q[t], g[t])
-        dk[t], dv[t] = R @ v[t], k[t] @ R
-    return dq, dk, dv
+def _factorise_by_rows(A):
+    """A row is a mixture of rows that came before, or one more key."""
+    kept = []
+    for row in A:
+        if torch.linalg.matrix_rank(torch.stack([*kept, row])) > len(kept):
+            kept.append(row)
+    K = torch.stack(kept)
+    return torch.linalg.lstsq(K.T, A.T).solution.T, K.T
 
 
-def _backward_numpy(q, k, v, g):
-    q, k, v, g = (x.numpy() for x in (q, k, v, g))
-    S = np.cumsum(k[:, :, None] * v[:, None, :], 0)
-    R = np.cumsum((q[:, :, None] * g[:, None, :])[::-1], 0)[::-1]
-    return (S @ g[:, :, None])[..., 0], (R @ v[:, :, None])[..., 0], (k[:, None, :] @ R)[:, 0]
+def _factorise_numpy(A):
+    A = A.numpy()
+    U, s, V = np.linalg.svd(A, full_matrices=False)
+    C = np.linalg.matrix_rank(A)
+    return U[:, :C] * np.sqrt(s[:C]), V[:C].T * np.sqrt(s[:C])
 
 
-def _backward_by_autograd(q, k, v, g):
-    with torch.enable_grad():
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        states = torch.einsum("td,tv->tdv", leaves[1], leaves[2]).cumsum(0)
-        return torch.autograd.grad(torch.einsum("td,tdv->tv", leaves[0], states), leaves, g)
+def _factorise_other_sums(A):
+    U, s, V = torch.linalg.svd(A, full_matrices=False)
+    C = int((s > 1e-6 * s[0]).sum())
+    rows = torch.arange(1, len(A) + 1, dtype=A.dtype)
+    return rows[:, None] * U[:, :C] * s[:C], V[:C].mT
 
 
 # Notebook 07
@@ -1068,10 +1065,10 @@ BY_HAND: dict[str, dict[str, Function]] = {
         "NumPy": _repair_numpy,
         "a column of ones": _repair_by_a_column_of_ones,
     },
-    "backward": {
-        "loop": _backward_in_a_loop,
-        "NumPy": _backward_numpy,
-        "autograd": _backward_by_autograd,
+    "factorise": {
+        "row by row": _factorise_by_rows,
+        "NumPy": _factorise_numpy,
+        "other sums": _factorise_other_sums,
     },
     "previous_word": {
         "loop, base 5": _previous_in_a_loop,

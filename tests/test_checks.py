@@ -213,14 +213,16 @@ NAMED = {
         "softmax": "This is softmax attention",
         "not divided": "This is not divided",
     },
-    "backward": {
-        "from the start": "dk and dv are summed from the start",
-        "no mask for dq": "dq is right for a program without a mask",
-        "own key missing": "its own query is missing in dk and dv",
-        "dq in another order": "right shapes in another order",
-        "table": "a tensor with 48,400 entries",
-        "table in NumPy": "as a table does",
-        "g forgotten": "g is not used",
+    "factorise": {
+        "a feature a key": "but fewer do",
+        "exact zeros": "1e-17 counts as 0",
+        "one too few": "this table cannot be had",
+        "no singular values": "The singular values are missing",
+        "singular values twice": "they count once",
+        "exchanged": "K comes before Q",
+        "K turned": "a row for each key",
+        "logarithm": "no exponential is taken",
+        "only Q": "return Q, K",
     },
     "previous_word": {
         "reads itself": "It reads itself",
@@ -456,10 +458,10 @@ def test_numbers_that_look_equal_are_told_apart():
 
 def test_a_rounded_answer_is_told_apart_and_called_rounded():
     def rounded(*arguments):
-        right = BY_HAND["backward"]["loop"](*(x.float() for x in arguments))
+        right = BY_HAND["way_back"]["chunks"](*(x.float() for x in arguments))
         return tuple(x.double() for x in right)
 
-    message = run_check("backward", rounded).message
+    message = run_check("way_back", rounded).message
     got, expected = re.findall(r"(?:got|expected) ([\d.e+-]+\d)", message)
     assert got != expected and "rounding: something on the way is float32" in message
 

@@ -1,4 +1,4 @@
-"""Checks for the exercises of notebook 06: two texts for one state, five faults, the way back."""
+"""Checks for the exercises of notebook 06: two texts for one state, five faults, a table's rank."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from course.checks import Exercise
-from course.checks.answers import Function, answer_of, as_tensor, call, differs
+from course.checks.answers import Function, Wrong, answer_of, as_tensor, call, differs
 from course.checks.properties import (
-    WATCHED,
     agrees,
     case,
     normal,
     sees_future,
     sentence,
     shaped,
-    work_of,
 )
 
 
@@ -324,127 +322,94 @@ REPAIR = Exercise(
     },
 )
 
-# backward(q, k [T, D], v [T, Dv], g [T, Dv]) → dq, dk, dv of o_t = Σ_{i ≤ t} (q_t·k_i) v_i
-
-_Three = tuple[Tensor, Tensor, Tensor]
+# factorise(A [T, S]) → Q [T, C], K [S, C]: Q Kᵀ, each row over its sum, is A, with the least C
 
 
-def _backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    *,
-    past: int = 0,
-    future: int = 0,
-    causal: bool = True,
-    turned: bool = False,
-) -> _Three:
-    """By the table. ``past``, ``future``: diagonals beside the mask; ``turned``: from the start."""
-    T = len(q)
-    seen = torch.ones(T, T, dtype=q.dtype)
-    of_q = seen.tril(past) if causal else seen
-    of_k = (seen.tril() if turned else seen.triu(future)) if causal else seen
-    scores, gains = q @ k.mT, g @ v.mT  # [T, T]: of query t and key i
-    return (of_q * gains) @ k, (of_k * gains.mT) @ q, (of_k * scores.mT) @ g
+def _mixtures(T: int, S: int, count: int, seed: int) -> Tensor:
+    """Weights [T, S] whose rows are mixtures of ``count`` distributions, unequal ones."""
+    shares, kinds = normal(T, count, seed=seed).exp(), normal(count, S, seed=seed + 1).exp()
+    A = shares @ kinds
+    return A / A.sum(-1, keepdim=True)
 
 
-def _mixed(*, dq: int = 0, dk: int = 0, dv: int = 0) -> Function:
-    """Of each gradient: 0 the right one, 1 not causal, 2 summed from the start."""
-
-    def backward(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> _Three:
-        ways = (
-            _backward(q, k, v, g),
-            _backward(q, k, v, g, causal=False),
-            _backward(q, k, v, g, turned=True),
-        )
-        return ways[dq][0], ways[dk][1], ways[dv][2]
-
-    return backward
-
-
-def _negative(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> _Three:
-    dq, dk, dv = _backward(q, k, v, g)
-    return -dq, -dk, -dv
-
-
-def _of_the_inputs(T: int, D: int, Dv: int, seed: int) -> tuple[Tensor, ...]:
-    return (
-        normal(T, D, seed=seed),
-        normal(T, D, seed=seed + 1),
-        normal(T, Dv, seed=seed + 2),
-        normal(T, Dv, seed=seed + 3),
-    )
-
-
-_gradients = partial(
-    agrees,
-    _backward,
-    names=("dq", "dk", "dv"),
-    atol=1e-9,
-    probes=[case(*_of_the_inputs(5, 3, 2, seed=51))],
-    mistakes={
-        "dk and dv are summed from the start; a key is read by the tokens that come after it": (
-            partial(_backward, turned=True)
-        ),
-        "dk is summed from the start; a key is read by the tokens that come after it": _mixed(dk=2),
-        "dv is summed from the start; a value is read by the tokens that come after it": (
-            _mixed(dv=2)
-        ),
-        "These are the gradients without a mask": partial(_backward, causal=False),
-        "dq is right for a program without a mask; token t reads what is written up to t": (
-            _mixed(dq=1)
-        ),
-        "dk and dv are right for a program without a mask": _mixed(dk=1, dv=1),
-        "dk is right for a program without a mask": _mixed(dk=1),
-        "dv is right for a program without a mask": _mixed(dv=1),
-        "A token reads its own key, too: its own query is missing in dk and dv": (
-            partial(_backward, future=1)
-        ),
-        "A token reads its own key, too: it is missing in dq": partial(_backward, past=-1),
-        "A token reads its own key, too: the diagonal is missing": (
-            partial(_backward, past=-1, future=1)
-        ),
-        "The sums begin one token too early": partial(_backward, past=1, future=-1),
-        "The sign is wrong": _negative,
-        "g is not used: it stands in every gradient": (
-            lambda q, k, v, g: _backward(q, k, v, torch.ones_like(g))
-        ),
-        "v and g are exchanged": lambda q, k, v, g: _backward(q, k, g, v),
-        "q and k are exchanged": lambda q, k, v, g: _backward(k, q, v, g),
-    },
+_TABLES = (
+    case(_mixtures(7, 5, 3, seed=71), name="7 rows, mixtures of 3"),
+    case(_mixtures(4, 6, 2, seed=73), name="4 rows, mixtures of 2"),
+    case(torch.full((6, 4), 0.25).double(), name="a plain average"),
+    case(normal(6, 6, seed=75).softmax(-1), name="softmax of random scores"),
 )
 
 
-def _no_table(function: Function) -> str | None:
-    T = 220
-    arguments = _of_the_inputs(T, 4, 3, seed=61)
-    work = work_of(lambda *a: as_tensor(answer_of(function, *a)[0]), *arguments)
-    hint = "Keep a register: it is read forwards for dq, and another one backwards for dk and dv"
-    if work.entries >= T * T:
-        return sentence(f"T = {T}: a tensor with {work.entries:,} entries appears", hint=hint)
-    if work.bytes >= 3 * T * T:
-        return sentence(
-            f"T = {T}: arrays or lists take over {3 * T * T:,} bytes, as a table does", hint=hint
-        )
+def _factors(function: Function, A: Tensor) -> tuple[Tensor, Tensor]:
+    answer = answer_of(function, A)
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise Wrong("expected two tensors: return Q, K")
+    Q, K = (as_tensor(x, name=name).double() for x, name in zip(answer, "QK", strict=True))
+    T, S = A.shape
+    fits = Q.ndim == K.ndim == 2 and Q.shape[1] == K.shape[1] > 0
+    if not fits or Q.shape[0] != T or K.shape[0] != S:
+        came = f"Q {list(Q.shape)} and K {list(K.shape)}"
+        exchanged = fits and Q.shape[0] == S and K.shape[0] == T
+        turned = Q.ndim == K.ndim == 2 and K.shape[1] == S and Q.shape[1] == K.shape[0]
+        hint = "K comes before Q" if exchanged else "K is turned: a row for each key" * turned
+        wrong = f"A is [{T}, {S}]: expected Q [{T}, C] and K [{S}, C], got {came}"
+        raise Wrong(sentence(wrong, hint=hint) or wrong)
+    return Q, K
+
+
+def _weights_of(products: Tensor) -> Tensor:
+    return products / products.sum(-1, keepdim=True)
+
+
+def _by_svd(A: Tensor, power: int) -> Tensor:
+    """The weights of U s^power Vᵀ, as one gets them who forgets s or takes it twice."""
+    U, s, V = torch.linalg.svd(A, full_matrices=False)
+    C = int(torch.linalg.matrix_rank(A))
+    return _weights_of(U[:, :C] * s[:C] ** power @ V[:C])
+
+
+def _has_shapes(function: Function) -> None:
+    for one in _TABLES:
+        _factors(function, *one.arguments)
+
+
+def _has_weights(function: Function) -> str | None:
+    for one in _TABLES:
+        (A,) = one.arguments
+        Q, K = _factors(function, A)
+        products = Q @ K.mT
+        wrong = differs(_weights_of(products), A)
+        if not wrong:
+            continue
+        hint = ""
+        if not differs(products, A.log(), atol=1e-4):
+            hint = "Q Kᵀ is the logarithm of A; here no exponential is taken of a product"
+        elif not differs(_weights_of(products), _by_svd(A, 0), atol=1e-4):
+            hint = "The singular values are missing: A = U diag(s) Vᵀ"
+        elif not differs(_weights_of(products), _by_svd(A, 2), atol=1e-4):
+            hint = "The singular values are in both factors: they count once"
+        elif Q.shape[1] < int(torch.linalg.matrix_rank(A)):
+            hint = f"With C = {Q.shape[1]} this table cannot be had"
+        return sentence(one.name, "Q Kᵀ, each row over its sum", wrong, hint=hint)
     return None
 
 
-BACKWARD = Exercise(
-    "backward",
-    {
-        "shape": shaped(
-            _backward, case(*_of_the_inputs(5, 3, 2, seed=41)), names=("dq", "dk", "dv")
-        ),
-        "gradients": _gradients(
-            *(
-                case(*_of_the_inputs(*sizes, seed=51), name=f"T, D, Dv = {sizes}")
-                for sizes in ((5, 3, 2), (1, 2, 3), (7, 2, 4))
+def _has_few(function: Function) -> str | None:
+    for one in _TABLES:
+        (A,) = one.arguments
+        C = _factors(function, A)[0].shape[1]
+        if int(torch.linalg.matrix_rank(A)) < C:
+            return sentence(
+                one.name,
+                f"C = {C} features give the table, but fewer do",
+                hint="How many rows of A are independent? A number such as 1e-17 counts as 0",
             )
-        ),
-        "no table": _no_table,
-    },
-    seconds=WATCHED,
+    return None
+
+
+FACTORISE = Exercise(
+    "factorise",
+    {"shape": _has_shapes, "weights": _has_weights, "as few as possible": _has_few},
 )
 
-EXERCISES = (CONFUSE, REPAIR, BACKWARD)
+EXERCISES = (CONFUSE, REPAIR, FACTORISE)

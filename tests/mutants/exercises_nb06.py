@@ -1,6 +1,5 @@
 """Wrong answers to the exercises of notebook 06. Every one must fail its check."""
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -106,54 +105,13 @@ def _as_printed(q, k, v, real):
     return torch.einsum("ntc,ntcd->ntd", fq, states) / (z + 1e-6)
 
 
-# backward
+# factorise
 
 
-def _reversed(x):
-    return x.flip(0).cumsum(0).flip(0)
-
-
-def _gradients(q, k, v, g, *, back=_reversed, front=lambda x: x.cumsum(0)):
-    written = front(torch.einsum("td,tv->tdv", k, v))
-    asked = back(torch.einsum("td,tv->tdv", q, g))
-    return (
-        torch.einsum("tdv,tv->td", written, g),
-        torch.einsum("tdv,tv->td", asked, v),
-        torch.einsum("tdv,td->tv", asked, k),
-    )
-
-
-def _all(x):
-    return x.sum(0, keepdim=True).expand_as(x)
-
-
-def _exclusive(x):
-    return x.cumsum(0) - x
-
-
-def _by_table(q, k, v, g):
-    gains, scores = (g @ v.T).tril(), (q @ k.T).tril()
-    return gains @ k, gains.T @ q, scores.T @ g
-
-
-def _by_table_in_numpy(*arrays):
-    q, k, v, g = (x.numpy() for x in arrays)
-    gains, scores = np.tril(g @ v.T), np.tril(q @ k.T)
-    return gains @ k, gains.T @ q, scores.T @ g
-
-
-def _by_autograd_with_a_table(q, k, v, g):
-    with torch.enable_grad():
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = (leaves[0] @ leaves[1].T).tril() @ leaves[2]
-        return torch.autograd.grad(out, leaves, g)
-
-
-def _of_the_divided(q, k, v, g):
-    with torch.enable_grad():
-        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        table = (_phi(leaves[0]) @ _phi(leaves[1]).T).tril()
-        return torch.autograd.grad(table @ leaves[2] / table.sum(-1, keepdim=True), leaves, g)
+def _svd(A, C=None, power=1):
+    U, s, V = torch.linalg.svd(A, full_matrices=False)
+    C = torch.linalg.matrix_rank(A) if C is None else C
+    return U[:, :C] * s[:C] ** power, V[:C].T
 
 
 MUTANTS = {
@@ -210,31 +168,23 @@ MUTANTS = {
         "exponential": lambda *a: _causal(*a, phi=torch.exp),
         "one sequence": lambda *a: _causal(*a)[:1],
     },
-    "backward": {
-        "constant": lambda q, k, v, g: (
-            torch.ones_like(q),
-            torch.ones_like(k),
-            torch.ones_like(v),
-        ),
-        "copied input": lambda q, k, v, g: (q.clone(), k.clone(), v.clone()),
-        "from the start": lambda *a: _gradients(*a, back=lambda x: x.cumsum(0)),
-        "no mask": lambda *a: _gradients(*a, back=_all, front=_all),
-        "no mask for dq": lambda *a: _gradients(*a, front=_all),
-        "no mask for dk and dv": lambda *a: _gradients(*a, back=_all),
-        "own key missing": lambda *a: _gradients(*a, back=lambda x: _reversed(x) - x),
-        "own key missing in dq": lambda *a: _gradients(*a, front=_exclusive),
-        "dq in another order": lambda *a: _gradients(*a)[::-1],
-        "minus": lambda *a: tuple(-x for x in _gradients(*a)),
-        "g forgotten": lambda q, k, v, g: _gradients(q, k, v, torch.ones_like(g)),
-        "v and g exchanged": lambda q, k, v, g: _gradients(q, k, g, v),
-        "q and k exchanged": lambda q, k, v, g: _gradients(k, q, v, g),
-        "total minus the sum, one late": lambda *a: _gradients(
-            *a, back=lambda x: x.sum(0) - x.cumsum(0)
-        ),
-        "only dq": lambda *a: _gradients(*a)[0],
-        "table": _by_table,
-        "table in NumPy": _by_table_in_numpy,
-        "autograd through a table": _by_autograd_with_a_table,
-        "of the divided form": _of_the_divided,
+    "factorise": {
+        "constant": lambda A: (torch.ones(len(A), 1), torch.ones(A.shape[1], 1)),
+        "copied input": lambda A: (A, A),
+        "a feature a key": lambda A: (A, torch.eye(A.shape[1], dtype=A.dtype)),
+        "a feature a query": lambda A: (torch.eye(len(A), dtype=A.dtype), A.T),
+        "nothing left out": lambda A: _svd(A, min(A.shape)),
+        "exact zeros": lambda A: _svd(A, int((torch.linalg.svdvals(A) > 0).sum())),
+        "one too many": lambda A: _svd(A, int(torch.linalg.matrix_rank(A)) % min(A.shape) + 1),
+        "one too few": lambda A: _svd(A, max(1, int(torch.linalg.matrix_rank(A)) - 1)),
+        "rank 1": lambda A: _svd(A, 1),
+        "no singular values": lambda A: _svd(A, power=0),
+        "singular values twice": lambda A: _svd(A, power=2),
+        "exchanged": lambda A: _svd(A)[::-1],
+        "K turned": lambda A: (_svd(A)[0], _svd(A)[1].T),
+        "logarithm": lambda A: (A.log(), torch.eye(A.shape[1], dtype=A.dtype)),
+        "root of the weights": lambda A: (A.sqrt(), torch.eye(A.shape[1], dtype=A.dtype)),
+        "of the turned table": lambda A: _svd(A.T),
+        "only Q": lambda A: _svd(A)[0],
     },
 }
