@@ -177,6 +177,7 @@ class BlockExplorer(Explorer):
         "not what a model needs."
     )
     size = (9.4, 4.3)
+    chief = "heads_1"
     controls: ClassVar[dict[str, Control]] = {
         "heads_1": Choice("Attention, block 1", ALL, HEADS),
         "thinks_1": Switch("Feed-forward part, block 1", True),

@@ -40,6 +40,7 @@ class PositionExplorer(Explorer):
         "here; grey marks what a model trained on windows of 64 has never met."
     )
     size = (9.2, 4.1)
+    chief = "place"
     controls: ClassVar[dict[str, Control]] = {
         "scheme": Choice("Scheme", ROPE, SCHEMES),
         "place": Slider("Query stands at", T - 1, low=0, high=T - 1),

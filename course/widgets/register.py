@@ -42,6 +42,7 @@ class RegisterExplorer(Explorer):
         "for. Keys and values are fixed numbers, nothing is trained."
     )
     size = (9.4, 3.7)
+    chief = "t"
     controls: ClassVar[dict[str, Control]] = {
         "t": Slider("Words read", 3, low=1, high=len(WORDS)),
         "word": Choice("Ask for", WORDS[0], WORDS),
