@@ -19,7 +19,7 @@ from course.plots import CSS_PIXELS_PER_INCH, freeze, new_figure, one_line, png,
 from course.widgets.page import REFUSED, SENTENCE, alert, dress, frame, links
 from course.widgets.paint import Painter, quick_png, svg
 
-_LABEL_WIDTH = "8.5em"
+_LABEL_WIDTH = "9.2em"
 
 # What a control calls with what the reader entered, as it came.
 Receive = Callable[[object], None]
@@ -89,7 +89,7 @@ class Slider:
             readout=False,
             tooltip="The arrow keys move it; the field beside it takes a number.",
             style={"description_width": _LABEL_WIDTH},
-            layout=ipw.Layout(width="21em", min_width="12em", flex="0 1 auto"),
+            layout=ipw.Layout(width="21.7em", min_width="12em", flex="0 1 auto"),
             **options,
         )
         field = ipw.Text(
@@ -143,7 +143,7 @@ class Choice:
             value=self.value,
             description=self.label,
             style={"description_width": _LABEL_WIDTH},
-            layout=ipw.Layout(width="25.9em", max_width="98%"),
+            layout=ipw.Layout(width="26.6em", max_width="98%"),
         )
         _listen(box, receive)
         return (box,)
@@ -174,7 +174,7 @@ class Switch:
             value=self.value,
             description=self.label,
             indent=False,
-            layout=ipw.Layout(width="17.3em", margin=f"2px 2px 2px {_LABEL_WIDTH}"),
+            layout=ipw.Layout(width="auto", margin=f"2px 2px 2px {_LABEL_WIDTH}"),
         )
         _listen(box, receive)
         return (box,)
@@ -306,7 +306,10 @@ class Explorer(ipw.VBox):
     def _buttons(self) -> ipw.HBox:
         reset = ipw.Button(description="Reset", tooltip="Back to the first values")
         save = ipw.Button(description="Save picture", tooltip="Offers this picture as PNG and SVG")
-        dark = ipw.ToggleButton(description="Dark picture", tooltip="White on black, colours kept")
+        dark = ipw.ToggleButton(
+            description="Dark picture",
+            tooltip="Dark where it is light, and light where it is dark, in scales too",
+        )
         reset.on_click(lambda _: self.reset())
         save.on_click(lambda _: self._offer())
         dark.observe(lambda change: self._darken(change["new"]), names="value")

@@ -19,14 +19,14 @@ _LOOK = """
 .course-explorer .jupyter-widgets-disconnected::before { content: none !important; }
 .course-explorer.jupyter-widgets-disconnected::before {
   content: "The kernel is gone: run this cell again to move the picture." !important;
-  font: inherit !important; display: block; padding: 2px 8px; border-left: 4px solid #D55E00; }
+  font: inherit !important; color: inherit; display: block; padding: 2px 8px; border-left: 4px solid #D55E00; }
 .course-explorer img.course-picture { display: block; height: auto; max-width: 100%;
   background: white; border-radius: 4px; }
 body[data-jp-theme-light="false"] .course-explorer img.course-picture { box-sizing: content-box;
   border: 6px solid #2b3038; max-width: calc(100% - 12px); filter: brightness(0.88); }
 .course-explorer .course-dark img.course-picture,
 body[data-jp-theme-light="false"] .course-explorer .course-dark img.course-picture {
-  filter: invert(0.93) hue-rotate(180deg); }
+  border-color: #dcdcdc; filter: invert(0.93) hue-rotate(180deg); }
 .course-explorer .course-refused input { outline: 2px solid #D55E00; }
 .course-explorer .noUi-handle:focus-visible { outline: 3px solid #0072B2; outline-offset: 1px; }
 """

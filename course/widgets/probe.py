@@ -152,8 +152,8 @@ class SentenceField(TextField):
                 options=words,
                 value=_split(self.value)[position],
                 description=label,
-                style={"description_width": "8.5em"},
-                layout=ipw.Layout(width="17.3em"),
+                style={"description_width": "9.2em"},
+                layout=ipw.Layout(width="18em"),
             )
             box.observe(lambda _: receive(self._chosen(boxes)), names="value")
             boxes.append(box)
