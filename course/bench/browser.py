@@ -22,6 +22,7 @@ from typing import Any
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TOKEN = "bench"
 PATIENCE = 120_000  # milliseconds until something must have appeared
+STARTUP = 300  # seconds until the server must have answered
 STEPS, PAUSE = 120, 16  # movements of the mouse, and milliseconds between two of them
 _LAST = 600  # milliseconds without a new picture that make the last one the last
 
@@ -77,7 +78,7 @@ def _served(folder: Path) -> Iterator[str]:
 
 def _wait(server: subprocess.Popen[bytes], address: str) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    until = time.monotonic() + PATIENCE / 1_000
+    until = time.monotonic() + STARTUP
     while time.monotonic() < until and server.poll() is None:
         try:
             direct.open(address, timeout=5).close()
@@ -88,7 +89,7 @@ def _wait(server: subprocess.Popen[bytes], address: str) -> None:
 
 
 def _notebook(sources: Sequence[str]) -> dict[str, Any]:
-    cells = [
+    cells: list[dict[str, Any]] = [
         {
             "cell_type": "code",
             "id": f"cell-{place}",

@@ -34,6 +34,7 @@ from course.plots import (
     short,
 )
 from course.widgets.base import Choice, Control, Explorer, Slider, Switch, TextField
+from course.widgets.paint import change
 from course.widgets.trained import MAX_PIECES, heads_of_block
 
 E, D, HEADS, MAX_WORDS = 32, 16, 4, 40
@@ -279,14 +280,15 @@ class AttentionExplorer(Explorer):
         for line in range(1, HEADS):
             axes.axhline(line, color="white", linewidth=5)
         axes.axvline(1, color="white", linewidth=5)
+        small: dict[str, Any] = {"fontsize": 9, "zorder": -1}  # beside the maps, so drawn once
         for head in range(HEADS):
-            axes.text(-0.08, head + 0.5, str(head + 1), ha="right", va="center", fontsize=9)
+            axes.text(-0.08, head + 0.5, str(head + 1), ha="right", va="center", **small)
         self._blocks = [
-            axes.text(block + 0.5, HEADS + 0.1, f"block {block + 1}", ha="center", va="top")
+            axes.text(
+                block + 0.5, HEADS + 0.1, f"block {block + 1}", ha="center", va="top", **small
+            )
             for block in range(BLOCKS)
         ]
-        for text in self._blocks:
-            text.set_fontsize(9)
         self._head = Rectangle((0, 0), 0.97, 0.97, fill=False, edgecolor=COLOURS[1], linewidth=2.4)
         self._head.set(clip_on=False, zorder=5)
         axes.add_patch(self._head)
@@ -312,10 +314,9 @@ class AttentionExplorer(Explorer):
         self._all.set_data(every.transpose(1, 2, 0, 3).reshape(heads * T, blocks * T))
         if self._all.get_extent()[1] != blocks:
             self._all.set_extent((0, blocks, HEADS, 0))
-            self._all.axes.set_xlim(0, BLOCKS)
-        for place, text in enumerate(self._blocks):
-            text.set_visible(blocks > 1)
-            text.set_position((place + 0.5, HEADS + 0.1))
+            self._all.axes.set_xlim(0, BLOCKS)  # the same width for a head
+        for text in self._blocks:
+            change(text, visible=blocks > 1)
         self._head.set_xy((block + 0.015, head + 0.015))
 
     def _label(self, words: list[str]) -> None:

@@ -282,8 +282,10 @@ class Explorer(ipw.VBox):
             rows.append(ipw.HBox(self._parts[name], layout=wraps))
         self._mirror()
         buttons = self._buttons()
-        # What close() takes away: all of ours but the words and numbers, and the lock.
-        stay = {"values", "arrays", "status", "problem", "_first", "_turn"}
+        # What close() takes away: all of ours but the words and numbers, and what a move that
+        # comes late asks for.
+        stay = {"values", "arrays", "status", "problem", "_first"}
+        stay |= {"_turn", "_newest", "_mirroring"}
         self._held = set(vars(self)) - inherited - stay
         words = [
             f"<strong>{escape(self.title)}</strong>",

@@ -117,7 +117,10 @@ class ChunkExplorer(Explorer):
             axes.grid(True)
             # Above the axes: wherever the lines go, it covers none.
             look: dict[str, Any] = {"handlelength": 1.2, "columnspacing": 1, "borderaxespad": 0.2}
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, **look)
+            legend = axes.legend(
+                loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, **look
+            )
+            legend.set_zorder(-1)  # nothing moves there, so it is drawn once
 
     def update(self, arrays: dict[str, Any]) -> None:
         """Move the lines and the points."""

@@ -19,7 +19,8 @@ _LOOK = """
 .course-explorer .jupyter-widgets-disconnected::before { content: none !important; }
 .course-explorer.jupyter-widgets-disconnected::before {
   content: "The kernel is gone: run this cell again to move the picture." !important;
-  font: inherit !important; color: inherit; display: block; padding: 2px 8px; border-left: 4px solid #D55E00; }
+  font: inherit !important; color: inherit; display: block; padding: 2px 8px;
+  border-left: 4px solid #D55E00; }
 .course-explorer img.course-picture { display: block; height: auto; max-width: 100%;
   background: white; border-radius: 4px; }
 body[data-jp-theme-light="false"] .course-explorer img.course-picture { box-sizing: content-box;

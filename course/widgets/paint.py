@@ -108,6 +108,13 @@ class Painter:
         self._moving = moving
 
 
+def change(artist: Artist, **properties: Any) -> None:
+    """Set what is not so already: an artist that is set is drawn again."""
+    for name, value in properties.items():
+        if getattr(artist, f"get_{name}")() != value:
+            getattr(artist, f"set_{name}")(value)
+
+
 def _shows(artist: Artist) -> bool:
     """Whether there is anything to see; what is not drawn (an empty title) stays stale for ever."""
     empty = isinstance(artist, Text) and not artist.get_text()
@@ -121,10 +128,12 @@ def _in_front(axes: Axes, moving: frozenset[Artist]) -> list[Artist]:
         key=lambda child: child.get_zorder(),
     )
     lowest = next((place for place, a in enumerate(order) if a in moving), len(order))
-    # Ticks and their words stand outside, where nothing moves; grid lines do not.
+    # Titles, ticks and their words stand outside, where nothing moves; grid lines do not.
+    titles = {axes.title, axes._left_title, axes._right_title} - moving  # type: ignore[attr-defined]
     grids = [side for side in (axes.xaxis, axes.yaxis) if side.get_gridlines()[:1]]
     gridded = [side for side in grids if side.get_gridlines()[0].get_visible()]
-    return [a for a in order[lowest:] if not isinstance(a, Axis) or a in gridded]
+    inside = [a for a in order[lowest:] if a not in titles]
+    return [a for a in inside if not isinstance(a, Axis) or a in gridded]
 
 
 def quick_png(canvas: FigureCanvasAgg) -> bytes:
@@ -152,10 +161,16 @@ def svg(figure: Figure, title: str, alt: str) -> bytes:
     """``figure`` as SVG with its title and description, the same bytes each time."""
     freeze(figure)
     buffer = io.BytesIO()
-    metadata = {"Title": title, "Description": alt, "Date": None, "Creator": None}
+    metadata: dict[str, str | None] = {
+        "Title": title,
+        "Description": alt,
+        "Date": None,
+        "Creator": None,
+    }
+    settings: Any = {"svg.hashsalt": "course", "svg.fonttype": "path"}
     canvas, dpi = figure.canvas, figure.dpi
     try:
-        with style(), rc_context({"svg.hashsalt": "course", "svg.fonttype": "path"}):
+        with style(), rc_context(settings):
             FigureCanvasSVG(figure).print_svg(buffer, metadata=metadata)
     finally:
         figure.set_canvas(canvas)
