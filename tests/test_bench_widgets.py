@@ -27,7 +27,7 @@ def test_every_explorer_has_a_slider_to_move() -> None:
         name = bench.moved(kind)
         assert isinstance(kind.controls[name], Slider)
         assert name not in kind.idle({n: c.value for n, c in kind.controls.items()})
-    assert bench.moved(RowExplorer) == "temperature" and bench.moved(ProbeExplorer) == "block"
+    assert bench.moved(RowExplorer) == "temperature" and bench.moved(ProbeExplorer) == "head"
 
 
 def test_what_is_sent_is_counted_and_the_counter_goes_again() -> None:
@@ -43,7 +43,7 @@ def test_what_is_sent_is_counted_and_the_counter_goes_again() -> None:
 def test_every_goal_has_its_value_and_its_line(two, monkeypatch) -> None:
     hands = {name: {"rate": 20.0 + i, "delay": 0.05 * i} for i, name in enumerate(two)}
     monkeypatch.setattr(browser, "missing", lambda: None)
-    monkeypatch.setattr(browser, "drag", lambda labels: {name: hands[name] for name in labels})
+    monkeypatch.setattr(browser, "drag", lambda sliders: {name: hands[name] for name in sliders})
     found = bench.bench_widgets(repeats=1)
     assert found == json.loads(json.dumps(found))
     assert set(found["goals"]) == set(bench.GOALS) and set(found["kernel"]) == set(two)

@@ -455,9 +455,9 @@ def test_moves_that_come_while_one_is_drawn_end_in_the_last() -> None:
     assert started.wait(10)
     later = [threading.Thread(target=receive, args=(t,)) for t in (3.0, 4.0, 5.0)]
     for thread in later:
-        before = explorer._newest["temperature"]
+        before = explorer._last_move["temperature"]
         thread.start()
-        while explorer._newest["temperature"] is before:
+        while explorer._last_move["temperature"] is before:
             time.sleep(0.01)
     go.set()
     for thread in (first, *later):

@@ -104,8 +104,9 @@ def _notebook(sources: Sequence[str]) -> dict[str, Any]:
     return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 
 
-def drag(sliders: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Drag one slider of each explorer for some seconds; ``sliders``: its label by class name.
+def drag(sliders: Mapping[str, tuple[str, int]]) -> dict[str, dict[str, float]]:
+    """Drag one slider of each explorer for some seconds; ``sliders``: its label and how
+    many places it has, by class name. The mouse goes from place to place and back.
 
     Returns by class name ``rate``, pictures a second while the mouse moves, and ``delay``, the
     seconds from its release to the last picture (0 where that was there already).
@@ -123,15 +124,15 @@ def drag(sliders: Mapping[str, str]) -> dict[str, dict[str, float]]:
             page.goto(f"{address}/lab/tree/bench.ipynb?token={TOKEN}")
             page.get_by_text("| Idle").first.wait_for()
             found = {
-                kind: _dragged(page, place, label)
-                for place, (kind, label) in enumerate(sliders.items())
+                kind: _dragged(page, cell, *slider)
+                for cell, (kind, slider) in enumerate(sliders.items())
             }
             browser.close()
     return found
 
 
-def _dragged(page: Any, place: int, label: str) -> dict[str, float]:
-    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(place)
+def _dragged(page: Any, number: int, label: str, places: int) -> dict[str, float]:
+    cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
     cell.locator(".cm-content").click()
     page.keyboard.press("Shift+Enter")
     area = cell.locator(".jp-OutputArea")
@@ -146,8 +147,8 @@ def _dragged(page: Any, place: int, label: str) -> dict[str, float]:
     page.mouse.down()
     start = page.evaluate("performance.now()")
     for step in range(STEPS):
-        there = 1 - abs(1 - 2 * (2 * step / STEPS % 1))  # twice from end to end and back
-        page.mouse.move(box["x"] + there * box["width"], y)
+        there = (places - 1) - abs(places - 1 - step % (2 * (places - 1)))  # 0, 1, 2 … 2, 1, 0
+        page.mouse.move(box["x"] + there / (places - 1) * box["width"], y)
         page.wait_for_timeout(PAUSE)
     end = page.evaluate("performance.now()")
     page.mouse.up()

@@ -46,11 +46,13 @@ def explorers() -> dict[str, type[Explorer]]:
 
 
 def moved(kind: type[Explorer]) -> str:
-    """The slider of an explorer that is moved: the chief control, or the first that is one."""
+    """The slider that is moved: the chief control, or the one with the most places."""
     first = {name: control.value for name, control in kind.controls.items()}
-    names = [kind.chief, *kind.controls]
     idle = kind.idle(first)
-    return next(n for n in names if isinstance(kind.controls[n], Slider) and n not in idle)
+    sliders = [n for n, c in kind.controls.items() if isinstance(c, Slider) and n not in idle]
+    if kind.chief in sliders:
+        return kind.chief
+    return max(sliders, key=lambda name: len(kind.controls[name].grid()))
 
 
 @contextmanager
@@ -125,8 +127,8 @@ def bench_widgets(*, repeats: int = 5, live: bool = True) -> dict[str, Any]:
     why = browser.missing() if live else "not asked for"
     dragged: dict[str, dict[str, float]] = {}
     if why is None:
-        labels = {name: kind.controls[moved(kind)].label for name, kind in explorers().items()}
-        dragged = browser.drag(labels)
+        sliders = {name: kind.controls[moved(kind)] for name, kind in explorers().items()}
+        dragged = browser.drag({n: (s.label, len(s.grid())) for n, s in sliders.items()})
         values["slowest_rate"] = min(one["rate"] for one in dragged.values())
         values["latest"] = 1e3 * max(one["delay"] for one in dragged.values())
     return {

@@ -425,7 +425,7 @@ def _where_it_looks(values: dict[str, Any], arrays: dict[str, Any]) -> str:
     previous, itself = (f"≈ {number(100 * share.mean(), 0)} %" for share in shares)
     first = f"≈ {number(100 * arrays['weights'][2:, 0].mean(), 0)} %"
     equal = np.mean([1 / (t + 1 - hidden) for t in range(2, len(weights))])
-    even = f"means from the third piece on; equal weights: {number(100 * equal, 0)} %"
+    even = f"means from the third piece on; equal weights: {number(100 * float(equal), 0)} %"
     if hidden:
         return (
             f"{head}: without the first piece, which gets {first}, {previous} go to the previous "

@@ -261,7 +261,7 @@ class Explorer(ipw.VBox):
         # Jupyter handles the messages of two controls in two threads: one at a time, or the slower
         # one puts back the values from before the quicker one.
         self._turn = threading.RLock()
-        self._newest: dict[str, object] = {}  # of each control, the move that came last
+        self._last_move: dict[str, object] = {}  # of each control, the move that came last
         self._saved = ""  # the links to the picture, once the reader wants to save it
         with style():
             self.figure: Figure = new_figure(*self.size)
@@ -285,7 +285,7 @@ class Explorer(ipw.VBox):
         # What close() takes away: all of ours but the words and numbers, and what a move that
         # comes late asks for.
         stay = {"values", "arrays", "status", "problem", "_first"}
-        stay |= {"_turn", "_newest", "_mirroring"}
+        stay |= {"_turn", "_last_move", "_mirroring"}
         self._held = set(vars(self)) - inherited - stay
         words = [
             f"<strong>{escape(self.title)}</strong>",
@@ -412,12 +412,12 @@ class Explorer(ipw.VBox):
         def receive(raw: object) -> None:
             if self._mirroring == threading.get_ident():
                 return
-            move = self._newest[name] = object()
+            move = self._last_move[name] = object()
             with self._turn:
                 if self.comm is None:
                     return
                 # While another picture was drawn, a newer move of this control has come.
-                if self._newest[name] is move:
+                if self._last_move[name] is move:
                     self._enter(name, raw)
 
         return receive
