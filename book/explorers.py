@@ -20,22 +20,6 @@ from PIL import Image
 from course import widgets
 from course.widgets.base import Explorer, Slider
 
-#: The control that a page moves: the one that the notebook's question is about.
-CHIEF = {
-    "AttentionExplorer": "head",
-    "BlockExplorer": "heads_1",
-    "ChunkExplorer": "B",
-    "CostExplorer": "T",
-    "CrosstalkExplorer": "N",
-    "FeatureMapExplorer": "map",
-    "PositionExplorer": "position",
-    "ProbeExplorer": "change",
-    "RegisterExplorer": "t",
-    "RooflineExplorer": "D",
-    "RowExplorer": "temperature",
-    "ScaleExplorer": "power",
-}
-
 #: A page keeps at most so many states of an explorer: 24 of 25 KB are 600 KB.
 STATES = 24
 BYTES = 25_000
@@ -68,11 +52,11 @@ def explorer_call(source: str, names: Mapping[str, Any]) -> Explorer | None:
         shown = given[-1] if given else None
     if not (isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name)):
         return None
-    if shown.func.id not in CHIEF:
+    kind = getattr(widgets, shown.func.id, None)
+    if not (isinstance(kind, type) and issubclass(kind, Explorer) and kind is not Explorer):
         return None
     options = {str(word.arg): _value(word.value, names) for word in shown.keywords}
-    explorer: Explorer = getattr(widgets, shown.func.id)(**options)
-    return explorer
+    return kind(**options)
 
 
 def constants(source: str) -> dict[str, Any]:
@@ -104,7 +88,7 @@ def places(control: Any, first: Any) -> list[Any]:
 
 def states(explorer: Explorer) -> Iterator[State]:
     """What the explorer shows at each place of its chief control, the others as they stand."""
-    name = CHIEF[type(explorer).__name__]
+    name = explorer.chief
     control = explorer.controls[name]
     for value in places(control, explorer.values[name]):
         explorer.set_values(**{name: value})
@@ -130,9 +114,8 @@ def _small(png: bytes) -> bytes:
 
 def render(explorer: Explorer, folder: Path, address: str) -> str:
     """The HTML of ``explorer``; its pictures go to ``folder``, which the page calls ``address``."""
-    kind = type(explorer).__name__
-    control = explorer.controls[CHIEF[kind]]
-    first = explorer.values[CHIEF[kind]]
+    control = explorer.controls[explorer.chief]
+    first = explorer.values[explorer.chief]
     at = places(control, first).index(first)
     folder.mkdir(parents=True, exist_ok=True)
     shown = []

@@ -63,6 +63,13 @@ def page(explorer: Explorer) -> str:
     return "".join(w.value for w in walk(explorer) if isinstance(w, ipw.HTML))
 
 
+def button(explorer: Explorer, words: str) -> ipw.Widget:
+    """The button, or the switch like one, with these words on it."""
+    kinds = (ipw.Button, ipw.ToggleButton)
+    (found,) = [w for w in walk(explorer) if isinstance(w, kinds) and w.description == words]
+    return found
+
+
 def spoken(explorer: Explorer, role: str) -> str | None:
     match = re.search(rf'role="{role}"[^>]*>(.*?)</p>', page(explorer))
     return unescape(match[1]) if match else None
@@ -83,7 +90,7 @@ def compute_of(explorer: type[Explorer]) -> Callable[..., dict]:
 
 def picture(explorer: Explorer) -> np.ndarray:
     """What the reader sees, decoded from the page."""
-    code = re.search(r'src="data:image/png;base64,([^"]+)"', page(explorer))[1]
+    code = re.search(r'alt="[^"]+" src="data:image/png;base64,([^"]+)"', page(explorer))[1]
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(code))))
 
 

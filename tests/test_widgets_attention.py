@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from tests.exploring import (
     Marks,
     UntrainedAttentionExplorer,
     compute_of,
+    handle,
     page,
     part,
     spoken,
@@ -121,14 +123,14 @@ def test_the_status_says_how_much_each_place_gets() -> None:
     assert explorer.status == (
         f"Block 1, head 3 puts ≈ {100 * previous:.0f} % on the previous piece, ≈ "
         f"{100 * itself:.0f} % on the piece itself and ≈ {100 * first:.0f} % on the first one "
-        "(means from the third piece on; equal weights would put 13 % on each). The last piece "
-        f"“m” gives most weight, ≈ {weights[-1].max():.2f}, to “·war”, 1 before it."
+        "(means from the third piece on; equal weights: 13 %). Row 17, “m”, gives most weight, "
+        f"≈ {weights[-1].max():.2f}, to “·war”, 1 before it."
     )
     explorer.set_values(scale=0)
     assert "at 0 times its own scale puts ≈ 13 % on the previous piece, ≈ 13 %" in explorer.status
     assert "17 pieces of “my cat" in explorer.alt(explorer.values, explorer.arrays)
     explorer.set_values(sentence="the king")
-    assert ": too few pieces for a mean. The last piece “·king” gives" in explorer.status
+    assert ": too few pieces for a mean. Row 2, “·king”, gives" in explorer.status
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -228,3 +230,88 @@ def test_the_status_counts_what_is_drawn() -> None:
     assert f"by up to {np.abs(scores - scores.T).max():.2f}" in explorer.status
     best = explorer.arrays["weights"][-1]
     assert f"{best.max():.2f}, to" in explorer.status
+
+
+def test_a_row_in_full_is_the_row_of_the_map_with_its_numbers() -> None:
+    explorer = AttentionExplorer(head=3, row=9)
+    arrays, T = explorer.arrays, 17
+    for one, matrix in zip(explorer._maps, (arrays["scores"], arrays["weights"]), strict=True):
+        heights = [path.get_extents() for path in one.bars.get_paths()]
+        drawn = [box.y1 if box.y1 > 0 else box.y0 for box in heights]
+        wanted = (
+            np.where(arrays["visible"][8], matrix[8], 0) if one is explorer._maps[1] else matrix[8]
+        )
+        assert np.allclose(drawn, wanted, atol=1e-9)
+        assert one.chosen.get_y() == 7.5 and one.chosen.get_width() == T
+    numbers = {
+        int(text.get_position()[0]): text.get_text()
+        for text in explorer._maps[1].numbers
+        if text.get_visible()
+    }
+    assert numbers == {i: f"{arrays['weights'][8, i]:.2f}" for i in range(9)}
+    alt = explorer.alt(explorer.values, arrays)
+    assert f"Weights of row 9: m {arrays['weights'][8, 0]:.2f}, y" in alt
+    assert "Row 9, “·m”, gives most weight" in explorer.status
+
+
+@pytest.mark.parametrize("count", [1, 5, 22, 23, 40])
+def test_numbers_of_a_row_are_apart_and_the_largest_is_there(count: int) -> None:
+    explorer = AttentionExplorer(sentence=" ".join("abcdefgh"[i % 8] for i in range(count)),
+                                 vectors=UNTRAINED, look=FREE)  # fmt: skip
+    one = explorer._maps[1]
+    explorer.figure.draw_without_rendering()
+    boxes = [t.get_window_extent() for t in one.numbers if t.get_visible()]
+    boxes.sort(key=lambda box: box.x0)
+    assert all(a.x1 <= b.x0 + 2 for a, b in itertools.pairwise(boxes))
+    assert len(boxes) == count if count <= 21 else len(boxes) > 8
+    shown = [t.get_text() for t in one.numbers if t.get_visible()]
+    assert f"{explorer.arrays['weights'][-1].max():.2f}" in shown
+
+
+def test_the_slider_of_the_row_ends_with_the_sentence() -> None:
+    explorer = AttentionExplorer()
+    control = AttentionExplorer.controls["row"]
+    slider = handle(explorer, control)
+    assert (
+        slider.max == slider.value == 17 and part(explorer, ipw.Text, "Row in full").value == "17"
+    )
+    slider.value = 3
+    assert explorer.arrays["row"] == 2 and explorer.values["row"] == 3
+    part(explorer, ipw.Text, "Sentence").value = "the king"
+    assert slider.max == slider.value == 2 and explorer.arrays["row"] == 1
+    assert explorer.status.split(". ")[-1].startswith("Row 2, “·king”, gives")
+
+
+def test_without_the_first_column_the_rest_of_a_row_adds_up_to_one() -> None:
+    plain, hidden = look_up(block=2, head=2), look_up(block=2, head=2, hide=True)
+    shown, weights = hidden["shown"], plain["weights"]
+    assert np.isnan(shown[:, 0]).all() and np.isnan(shown[0]).all()
+    for t in range(1, len(weights)):
+        assert np.allclose(shown[t, 1 : t + 1], weights[t, 1 : t + 1] / weights[t, 1:].sum())
+    assert np.array_equal(hidden["weights"], weights)  # the model's own stay
+    status = AttentionExplorer(block=2, head=2, hide=True).status
+    first = weights[2:, 0].mean()
+    assert f"without the first piece, which gets ≈ {100 * first:.0f} %, " in status
+    before = np.mean([shown[t, t - 1] for t in range(2, 17)])
+    assert f"≈ {100 * before:.0f} % go to the previous piece" in status
+    alone = AttentionExplorer(hide=True, row=1)
+    assert alone.status.endswith("Row 1, “m”, has nothing left to look at.")
+
+
+@pytest.mark.parametrize("vectors", [TRAINED, UNTRAINED])
+def test_all_heads_are_drawn_and_the_chosen_one_is_framed(vectors: str) -> None:
+    explorer = AttentionExplorer(vectors=vectors, head=2, block=2)
+    drawn = explorer._all.get_array().filled(np.nan)
+    arrays, T = explorer.arrays, len(explorer.arrays["words"])
+    blocks = 2 if vectors == TRAINED else 1
+    assert drawn.shape == (4 * T, blocks * T)
+    for block in range(blocks):
+        for head in HEADS:
+            one = drawn[(head - 1) * T : head * T, block * T : (block + 1) * T]
+            maker = look_up if vectors == TRAINED else attend
+            alone = maker(head=head, block=block + 1)
+            wanted = np.where(alone["visible"], alone["weights"], np.nan)
+            assert np.allclose(one, wanted, equal_nan=True, atol=1e-12)
+    assert arrays["place"] == (blocks - 1, 1)
+    x, y = explorer._head.get_xy()
+    assert (int(x), int(y)) == (blocks - 1, 1)

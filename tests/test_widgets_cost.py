@@ -36,7 +36,7 @@ def test_the_curves_are_the_same_formulas_everywhere() -> None:
     arrays = compute(E=512, H=8)
     names = ("rest", "pairs", "weights", "cache", "scores")
     at = {name: arrays[f"{name} over T"] for name in names}
-    assert LENGTHS[0] == 64 and LENGTHS[-1] == 262_144 and (np.diff(LENGTHS) > 0).all()
+    assert LENGTHS[0] == 128 and LENGTHS[-1] == 131_072 and (np.diff(LENGTHS) > 0).all()
     for name, power in (("rest", 1), ("pairs", 2), ("weights", 0), ("cache", 1), ("scores", 2)):
         assert np.allclose(at[name], at[name][0] * (LENGTHS / LENGTHS[0]) ** power), name
     # One of the drawn lengths is 4,096: the drawing and the number below the slider agree.
@@ -85,12 +85,13 @@ def test_a_rival_leaves_the_bill_as_it_was() -> None:
 
 def test_the_sentence_about_the_rival() -> None:
     explorer = CostExplorer(T=1_024, E=768, H=12, L=12, rival=SAME_WIDTH)
-    assert "fewer operations from 65 tokens on, a state of 2.3 MiB" in explorer.status
-    assert "lighter than the cache from 66 on" in explorer.status  # 2 bytes against 4
-    assert explorer.status.endswith("pass are divided by 1.21 (at most by 1.22).")
+    assert "fewer operations from 65 tokens on; a state of 2.3 MiB" in explorer.status
+    # 2 bytes against 4
+    assert "lighter than the cache (here 36.0 MiB) from 66 on" in explorer.status
+    assert explorer.status.endswith("operations of the whole pass by 1.21 (at most by 1.22).")
     explorer.set_values(rival=TAYLOR, dtype="float32 (4 bytes)")
     assert "fewer operations from 2,146 tokens on" in explorer.status
-    assert "lighter than the cache from 1,090 on" in explorer.status
+    assert "lighter than the cache (here 72.0 MiB) from 1,090 on" in explorer.status
     explorer.set_values(rival=NOTHING)
     assert "Linear" not in explorer.status and explorer.status.endswith("weigh most.")
 
@@ -106,7 +107,10 @@ def test_the_sentence_carries_the_numbers() -> None:
     total = 12 * (24 * 1_024 * 768**2 + 4 * 1_024**2 * 768)
     assert f"{total / 1e9:.1f} GFLOP, 18.2 % of it" in explorer.status
     assert "half from 4,608 tokens on" in explorer.status
-    assert f"Weights {12 * 7_087_872 * 4 / 2**20:.1f} MiB, cache 72.0 MiB" in explorer.status
+    assert (
+        f"Weights of the blocks {12 * 7_087_872 * 4 / 2**20:.1f} MiB, cache 72.0 MiB"
+        in explorer.status
+    )
     assert "(72.0 KiB a token), scores of one layer 48.0 MiB" in explorer.status
     assert explorer.status.endswith("the weights weigh most.")
     explorer.set_values(T=131_072, H=1, dtype="bfloat16 (2 bytes)")
@@ -131,3 +135,23 @@ def test_sizes_in_words(nbytes: int, words: str) -> None:
 
 def test_every_option_of_the_number_has_its_bytes() -> None:
     assert [ITEMSIZES[option] for option in CostExplorer.controls["dtype"].grid()] == [4, 2, 1]
+
+
+def test_the_axes_end_with_the_data_and_hold_every_amount() -> None:
+    explorer = CostExplorer()
+    left, right = explorer.figure.axes
+    lengths = CostExplorer.controls["T"].grid()
+    assert left.get_xlim() == right.get_xlim() == (lengths[0], lengths[-1])
+    ends = {name: (c.grid()[0], c.grid()[-1]) for name, c in CostExplorer.controls.items()}
+    for E in ends["E"]:
+        for H, L in zip(ends["H"], ends["L"], strict=True):
+            for dtype in ends["dtype"]:
+                arrays = compute(E=E, H=H, L=L, dtype=dtype)
+                for axes, names in ((left, ("rest", "pairs")), (right, ("weights", "cache"))):
+                    low, high = axes.get_ylim()
+                    for name in names:
+                        curve = arrays[f"{name} over T"]
+                        assert low <= curve.min() and curve.max() <= high, (name, E, H, L)
+    words = [text.get_text() for text in right.get_legend().get_texts()]
+    assert "weights: 12E² + 13E a block" in words  # what is counted
+    assert block_parameters(10)["total"] == 12 * 10**2 + 13 * 10

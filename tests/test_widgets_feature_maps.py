@@ -106,3 +106,21 @@ def test_the_sentence_names_the_neighbour_and_the_empty_rows() -> None:
 def test_every_option_is_a_map() -> None:
     assert tuple(MAPS) == tuple(FeatureMapExplorer.controls["map"].grid())
     assert len({compute(map=option)["distance"] for option in MAPS}) == len(MAPS)
+
+
+def test_what_is_drawn_are_the_arrays() -> None:
+    explorer = FeatureMapExplorer()
+    for values in ({}, {"map": "relu", "draw": 3}, {"map": "Taylor-2", "length": 2.0}):
+        explorer.reset()
+        explorer.set_values(**values)
+        arrays = explorer.arrays
+        softmax, mapped, distance = explorer.figure.axes[:3]
+        seen = np.tri(TOKENS, dtype=bool)
+        for axes, name in ((softmax, "softmax"), (mapped, "mapped")):
+            drawn = axes.images[0].get_array()
+            assert np.array_equal(drawn.mask, ~seen) and (drawn[seen] == arrays[name][seen]).all()
+        lines = {line.get_label(): line for line in distance.lines}
+        assert np.array_equal(lines["this map"].get_ydata(), arrays["distance over sizes"])
+        assert np.array_equal(lines["average: measured"].get_ydata(), arrays["plain over sizes"])
+        here = distance.lines[-1].get_xydata().tolist()
+        assert here == [[explorer.values["length"], arrays["distance"]]]

@@ -80,3 +80,27 @@ def test_the_hollow_point_is_the_filled_one_of_the_other_switch() -> None:
     for gpu in MACHINES:
         on, off = (compute(gpu=gpu, cached=cached) for cached in (True, False))
         assert on["other"] == off["intensities"][3] and off["other"] == on["intensities"][3]
+
+
+def test_what_is_drawn_are_the_arrays() -> None:
+    explorer = RooflineExplorer()
+    for values in ({}, {"gpu": "L4", "cached": True}, {"T": 65_536, "D": 256, "rows": 16}):
+        explorer.reset()
+        explorer.set_values(**values)
+        arrays = explorer.arrays
+        roofline, busy = explorer.figure.axes
+        peak = arrays["roof"].max() / 1e12
+        assert np.array_equal(roofline.lines[0].get_ydata(), arrays["roof"] / 1e12)
+        points = {line.get_label(): line.get_xydata()[-1] for line in roofline.lines}
+        for place, name in enumerate(PROGRAMS):
+            x, y = points[name]
+            assert x == arrays["intensities"][place]
+            assert y == pytest.approx(arrays["share"][place] * peak)
+        assert points["tiled, other cache"][0] == pytest.approx(arrays["other"])
+        widths = [bar.get_width() for bar in busy.patches]
+        assert widths == pytest.approx(list(100 * arrays["share"]))
+        for text, seconds in zip(busy.texts, arrays["seconds"], strict=True):
+            number, unit = text.get_text().replace(",", "").split()
+            assert float(number) * {"µs": 1e-6, "ms": 1e-3}[unit] == pytest.approx(
+                seconds, rel=6e-3
+            )

@@ -102,3 +102,23 @@ def test_a_word_that_occurs_twice_is_one_point_and_named_with_its_number() -> No
     sizes = dict(zip(dict.fromkeys(WORDS), points.get_sizes(), strict=True))
     both = twice.arrays["weights"][0] + twice.arrays["weights"][4]
     assert sizes["the"] - sizes["it"] == pytest.approx(260 * both)
+
+
+def test_what_is_drawn_are_the_arrays() -> None:
+    explorer = RowExplorer()
+    for values in ({}, {"position": 3, "temperature": 0.4}, {"look": LOOKS[2], "mask": FINITE}):
+        explorer.reset()
+        explorer.set_values(**values)
+        arrays = explorer.arrays
+        score, masked, weight, plane = explorer.figure.axes
+        assert [bar.get_width() for bar in score.patches] == arrays["scores"].tolist()
+        finite = np.isfinite(arrays["masked"])
+        drawn = np.array([bar.get_width() for bar in masked.patches])
+        assert np.array_equal(drawn[finite], arrays["masked"][finite])
+        assert [text.get_text() == "−∞" for text in masked.texts] == (~finite).tolist()
+        assert [bar.get_width() for bar in weight.patches] == arrays["weights"].tolist()
+        written = [text.get_text() for text in weight.texts]
+        assert written == [f"{x:.2f}" for x in arrays["weights"]]
+        stars = {line.get_label(): line for line in plane.lines}
+        assert np.allclose(stars["summary"].get_xydata()[0], arrays["summary"])
+        assert np.allclose(stars["plain mean"].get_xydata()[0], arrays["mean"])

@@ -48,6 +48,14 @@ BENCHES = {
         "writing; time a token as texts get longer.",
         (5, "runs of each"),
     ),
+    "widgets": Bench(
+        "course.bench.widgets",
+        "what a move of an explorer's slider costs, here and in a browser",
+        "Processor time of one move of each explorer (compute, draw, encode) and the bytes it "
+        "sends; with playwright and a Chromium, JupyterLab is started and each slider dragged: "
+        "pictures a second, and how late the last one is.",
+        (5, "moves of each"),
+    ),
     "kernels": Bench(
         "course.kernels.bench",
         "the GPU kernels against SDPA and flash-linear-attention (needs a GPU)",

@@ -15,18 +15,11 @@ import ipywidgets as ipw
 import numpy as np
 from matplotlib.figure import Figure
 
-from course.plots import (
-    CSS_PIXELS_PER_INCH,
-    encode,
-    freeze,
-    new_figure,
-    one_line,
-    png,
-    style,
-)
-from course.widgets.paint import Painter
+from course.plots import CSS_PIXELS_PER_INCH, freeze, new_figure, one_line, png, style
+from course.widgets.page import REFUSED, SENTENCE, alert, dress, frame, links
+from course.widgets.paint import Painter, quick_png, svg
 
-_LABEL_WIDTH = "8.5em"
+_LABEL_WIDTH = "9.2em"
 
 # What a control calls with what the reader entered, as it came.
 Receive = Callable[[object], None]
@@ -96,7 +89,7 @@ class Slider:
             readout=False,
             tooltip="The arrow keys move it; the field beside it takes a number.",
             style={"description_width": _LABEL_WIDTH},
-            layout=ipw.Layout(width="21em"),
+            layout=ipw.Layout(width="21.7em", min_width="12em", flex="0 1 auto"),
             **options,
         )
         field = ipw.Text(
@@ -150,7 +143,7 @@ class Choice:
             value=self.value,
             description=self.label,
             style={"description_width": _LABEL_WIDTH},
-            layout=ipw.Layout(width="25.9em"),
+            layout=ipw.Layout(width="26.6em", max_width="98%"),
         )
         _listen(box, receive)
         return (box,)
@@ -181,7 +174,7 @@ class Switch:
             value=self.value,
             description=self.label,
             indent=False,
-            layout=ipw.Layout(width="25.9em", margin=f"2px 2px 2px {_LABEL_WIDTH}"),
+            layout=ipw.Layout(width="auto", margin=f"2px 2px 2px {_LABEL_WIDTH}"),
         )
         _listen(box, receive)
         return (box,)
@@ -231,11 +224,12 @@ Control = Slider | Choice | Switch | TextField
 
 
 class Explorer(ipw.VBox):
-    """A picture over a few controls, with a status sentence, a reset button and a PNG to save.
+    """A picture over a few controls, with a status sentence, and PNG and SVG to save.
 
-    A subclass declares ``title``, ``controls``, ``size`` (CSS inches) and perhaps a ``note``, and
-    defines ``compute``, ``build``, ``update`` and ``finding``. Keyword arguments are the first
-    values of the controls; ``ValueError`` on an unknown name or a value that the control refuses.
+    A subclass declares ``title``, ``controls``, ``size`` (CSS inches), perhaps a ``note`` and the
+    ``chief`` of the controls, and defines ``compute``, ``build``, ``update`` and ``finding``.
+    Keyword arguments are the first values of the controls; ``ValueError`` on an unknown name or a
+    value that the control refuses.
 
     Displayed in a notebook it also leaves its picture (with alt text) and its status sentence, so
     that a reader without a kernel sees both.
@@ -244,6 +238,8 @@ class Explorer(ipw.VBox):
     title: ClassVar[str]
     note: ClassVar[str] = ""  # what the reader should know before believing the picture
     controls: ClassVar[Mapping[str, Control]]
+    #: The control that the notebook's question is about: the one that a page of the book can move.
+    chief: ClassVar[str]
     size: ClassVar[tuple[float, float]] = (8.0, 3.4)
 
     def __init__(self, **values: object) -> None:
@@ -260,10 +256,13 @@ class Explorer(ipw.VBox):
         self.arrays: dict[str, Any] = self.compute(**self.values)
         self.status = one_line("finding", self.finding(self.values, self.arrays))
         self.problem = ""
-        self._syncing = False
+        self._mirroring: int | None = None  # the thread that shows values: no moves of a reader
+        self._refused: str | None = None
         # Jupyter handles the messages of two controls in two threads: one at a time, or the slower
         # one puts back the values from before the quicker one.
         self._turn = threading.RLock()
+        self._last_move: dict[str, object] = {}  # of each control, the move that came last
+        self._saved = ""  # the links to the picture, once the reader wants to save it
         with style():
             self.figure: Figure = new_figure(*self.size)
             self.build(self.figure, self.arrays)
@@ -272,10 +271,9 @@ class Explorer(ipw.VBox):
         self._painter = Painter(self.figure)
         self._page = self._draw(self.values, self.arrays)
 
-        self._picture, self._status = ipw.HTML(), ipw.HTML()
-        self._problem, self._save = ipw.HTML(), ipw.HTML()
-        reset = ipw.Button(description="Reset", tooltip="Back to the first values")
-        reset.on_click(lambda _: self.reset())
+        self._status, self._problem, self._save = ipw.HTML(), ipw.HTML(), ipw.HTML()
+        # Scrolls in a narrow page: letters that shrink with their picture cannot be read.
+        self._picture = ipw.HTML(layout=ipw.Layout(overflow="auto", max_width="100%"))
         self._parts: dict[str, tuple[ipw.Widget, ...]] = {}
         rows = []
         for name, control in self.controls.items():
@@ -283,25 +281,42 @@ class Explorer(ipw.VBox):
             wraps = ipw.Layout(flex_flow="row wrap", max_width="100%")
             rows.append(ipw.HBox(self._parts[name], layout=wraps))
         self._mirror()
-        # What close() takes away: all of ours but the words and numbers, and the lock.
-        stay = {"values", "arrays", "status", "problem", "_first", "_turn"}
+        buttons = self._buttons()
+        # What close() takes away: all of ours but the words and numbers, and what a move that
+        # comes late asks for.
+        stay = {"values", "arrays", "status", "problem", "_first"}
+        stay |= {"_turn", "_last_move", "_mirroring"}
         self._held = set(vars(self)) - inherited - stay
+        words = [
+            f"<strong>{escape(self.title)}</strong>",
+            *([escape(self.note)] if self.note else ()),
+        ]
         super().__init__(
             [
-                ipw.HTML(f'<p style="{_SENTENCE}"><strong>{escape(self.title)}</strong></p>'),
-                *(
-                    [ipw.HTML(f'<p style="{_SENTENCE}">{escape(self.note)}</p>')]
-                    if self.note
-                    else []
-                ),
+                ipw.HTML(dress()),
+                *(ipw.HTML(f'<p style="{SENTENCE}">{text}</p>') for text in words),
                 ipw.HBox(rows, layout=ipw.Layout(flex_flow="row wrap")),
-                self._problem,
                 self._picture,
+                self._problem,  # below the picture: a refused entry must not move it
                 self._status,
-                ipw.HBox([reset, self._save]),
+                buttons,
             ]
         )
+        self.add_class("course-explorer")
         self._refresh()
+
+    def _buttons(self) -> ipw.HBox:
+        reset = ipw.Button(description="Reset", tooltip="Back to the first values")
+        save = ipw.Button(description="Save picture", tooltip="Offers this picture as PNG and SVG")
+        dark = ipw.ToggleButton(
+            description="Dark picture",
+            tooltip="Dark where it is light, and light where it is dark, in scales too",
+        )
+        reset.on_click(lambda _: self.reset())
+        save.on_click(lambda _: self._offer())
+        dark.observe(lambda change: self._darken(change["new"]), names="value")
+        wraps = ipw.Layout(flex_flow="row wrap", align_items="center")
+        return ipw.HBox([reset, save, dark, self._save], layout=wraps)
 
     # What a subclass defines ------------------------------------------------------------------
 
@@ -328,6 +343,10 @@ class Explorer(ipw.VBox):
     def idle(values: Mapping[str, Any]) -> Collection[str]:
         """The controls that do nothing while the others stand as they do: shown greyed out."""
         return ()
+
+    def ends(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> Mapping[str, float]:
+        """The highest place of a slider where what is shown now leaves less room than usual."""
+        return {}
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """One line that says what is drawn; the default is the title and the finding."""
@@ -360,6 +379,12 @@ class Explorer(ipw.VBox):
             self._require_open()
             return png(self.figure)
 
+    def svg(self) -> bytes:
+        """The picture as it stands, as SVG; letters are outlines, as every machine has them."""
+        with self._turn:
+            self._require_open()
+            return svg(self.figure, self.title, self.alt(self.values, self.arrays))
+
     def close(self) -> None:
         """Free the explorer whole: its widgets, their callbacks, the figure and the pixels.
 
@@ -385,11 +410,30 @@ class Explorer(ipw.VBox):
 
     def _receiver(self, name: str) -> Receive:
         def receive(raw: object) -> None:
+            if self._mirroring == threading.get_ident():
+                return
+            move = self._last_move[name] = object()
             with self._turn:
-                if self.comm is not None and not self._syncing:
+                if self.comm is None:
+                    return
+                # While another picture was drawn, a newer move of this control has come.
+                if self._last_move[name] is move:
                     self._enter(name, raw)
 
         return receive
+
+    def _offer(self) -> None:
+        """Let the reader save the picture that stands there: links that go with the next move."""
+        with self._turn:
+            if self.comm is not None:
+                self._saved = links({"png": self.png(), "svg": self.svg()}, self._file_name())
+                self._refresh()
+
+    def _darken(self, dark: bool) -> None:
+        """In the browser alone: nothing is drawn or sent again."""
+        with self._turn:
+            if self.comm is not None:
+                (self._picture.add_class if dark else self._picture.remove_class)("course-dark")
 
     def _enter(self, name: str, raw: object) -> None:
         """Take what the reader entered, or say in a sentence why not and keep the last values."""
@@ -398,11 +442,12 @@ class Explorer(ipw.VBox):
             arrays = self.compute(**values)
         except ValueError as error:
             kept = self.values[name]
-            shown = _quoted(kept) if isinstance(kept, str) else _text(kept)
+            shown = f"“{_clip(kept, 120)}”" if isinstance(kept, str) else _text(kept)
             to_mend = isinstance(self.controls[name], TextField)
             what = "The picture" if to_mend else "It"
             self.problem = f"{str(error).rstrip('.')}. {what} stays at {shown}."
             if to_mend:  # nobody types a sentence twice because of one word
+                self._mark(name)
                 self._refresh()
                 return
         except Exception as error:
@@ -433,50 +478,51 @@ class Explorer(ipw.VBox):
             self._painter = Painter(self.figure)  # the old one stopped half-way
             self._page = self._draw(self.values, self.arrays)
             raise
-        self.values, self.arrays, self.status = values, arrays, status
+        self.values, self.arrays, self.status, self._saved = values, arrays, status, ""
 
     def _draw(self, values: dict[str, Any], arrays: dict[str, Any]) -> tuple[str, str]:
         """Move the artists and paint: the image's address and its alt text, as HTML has them."""
         with style():
             self.update(arrays)
-            image = encode(self._painter.paint(), compress_level=1)
+            image = quick_png(self._painter.paint())
         alt = escape(one_line("alt", self.alt(values, arrays)))
         return f"data:image/png;base64,{base64.b64encode(image).decode()}", alt
 
     def _mirror(self) -> None:
         """Let every control show the value that holds, grey where it does nothing."""
-        self._syncing = True
-        idle = self.idle(self.values)
+        self._mirroring = threading.get_ident()
+        idle, ends = self.idle(self.values), self.ends(self.values, self.arrays)
         try:
+            self._mark(None)
             for name, control in self.controls.items():
-                control.show(self._parts[name], self.values[name])
+                value = self.values[name]
+                if isinstance(control, Slider) and not control.log:
+                    end = ends.get(name, control.high)
+                    value, self._parts[name][0].max = min(value, end), end
+                control.show(self._parts[name], value)
                 for part in self._parts[name]:
                     part.disabled = name in idle
         finally:
-            self._syncing = False
+            self._mirroring = None
+
+    def _mark(self, name: str | None) -> None:
+        """Frame the field whose entry was refused and stays there; None: no field."""
+        for refused, change in ((self._refused, "remove_class"), (name, "add_class")):
+            if refused is not None:
+                getattr(self._parts[refused][0], change)(REFUSED)
+        self._refused = name
 
     def _refresh(self) -> None:
         """Send the sentences and the picture; what is as it was is not sent again."""
-        self._status.value = f'<p role="status" style="{_SENTENCE}">{escape(self.status)}</p>'
-        self._problem.value = (
-            f'<p role="alert" style="{_SENTENCE} {_ALERT}">{escape(self.problem)}</p>'
-            if self.problem
-            else ""
-        )
-        source, alt = self._page
+        self._status.value = f'<p role="status" style="{SENTENCE}">{escape(self.status)}</p>'
+        self._problem.value = alert(self.problem)
         width = round(self.figure.get_size_inches()[0] * CSS_PIXELS_PER_INCH)
-        self._picture.value = (
-            f'<img alt="{alt}" src="{source}" width="{width}" '
-            'style="display: block; max-width: 100%; height: auto; background: white">'
-        )
-        self._save.value = (
-            f'<a class="jupyter-widgets jupyter-button widget-button" style="margin: 0" '
-            f'href="{source}" download="{self._file_name()}">Save PNG</a>'
-        )
+        self._picture.value = frame(*self._page, width)
+        self._save.value = self._saved
 
     def _file_name(self) -> str:
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__)
-        return f"{words.lower()}.png"
+        return words.lower()
 
     def __repr__(self) -> str:
         return self.status
@@ -490,10 +536,6 @@ class Explorer(ipw.VBox):
         width, height = (round(x * CSS_PIXELS_PER_INCH) for x in self.figure.get_size_inches())
         shown = {"alt": self.alt(self.values, self.arrays), "width": width, "height": height}
         return data, {"image/png": shown}
-
-
-_SENTENCE = "margin: 2px 0; line-height: 1.4; max-width: 60em;"
-_ALERT = "padding: 4px 8px; border-left: 4px solid #D55E00; background: #fdf0e7; color: #22262b;"
 
 
 def _family(widget: ipw.Widget) -> Iterator[ipw.Widget]:

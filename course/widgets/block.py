@@ -21,6 +21,7 @@ from course.plots import COLOURS, HIDDEN, INK, QUIET, number
 from course.pretrained import held_out_text, load
 from course.transformer import Transformer
 from course.widgets.base import Choice, Control, Explorer, Slider, Switch
+from course.widgets.paint import change
 
 WINDOW, WINDOWS = 128, 4  # tokens of the held-out text that the perplexity is measured on
 WRITTEN = 80  # tokens of a sample
@@ -177,6 +178,7 @@ class BlockExplorer(Explorer):
         "not what a model needs."
     )
     size = (9.4, 4.3)
+    chief = "heads_1"
     controls: ClassVar[dict[str, Control]] = {
         "heads_1": Choice("Attention, block 1", ALL, HEADS),
         "thinks_1": Switch("Feed-forward part, block 1", True),
@@ -223,6 +225,7 @@ class BlockExplorer(Explorer):
         axes.text(1.2, 0.5, "pieces", ha="center", va="center", fontsize=9)
         axes.text(1.2, 12.65, "next piece", ha="center", va="center", fontsize=9)
         self._boxes: dict[Any, tuple[FancyBboxPatch, Any]] = {}
+        self._there: dict[Any, bool] = {}  # as each box is drawn
         for block in (0, 1):
             y = 2.2 + 4.7 * block
             axes.text(9.9, y + 3.2, f"block {block + 1}", ha="right", fontsize=9, color=QUIET)
@@ -290,11 +293,14 @@ class BlockExplorer(Explorer):
                 there = bool(arrays["thinks"][block])
             else:
                 there = arrays["norms"] != OUT
-                label.set_text("one size" if arrays["norms"] == COMMON else "norm")
+                change(label, text="one size" if arrays["norms"] == COMMON else "norm")
+            if self._there.get(key) == there:
+                continue  # a box that is set is drawn again
             patch.set_facecolor("white" if there else HIDDEN)
             patch.set_edgecolor(INK if there else "#b6bcc4")
             patch.set_linestyle("-" if there else (0, (3, 2)))
             label.set_color(INK if there else "#6b7280")
+            self._there[key] = there
         self._written.set_text("\n".join(_wrapped(arrays["text"])))
         shown = min(arrays["perplexity"], 2.9e5)
         self._bar.set_width(max(shown - 10, 0.01))

@@ -25,7 +25,8 @@ NOTHING, SAME_WIDTH, TAYLOR = "nothing", "linear, features as wide as a key", "l
 
 #: Bytes of one number by the option's name.
 ITEMSIZES = {"float32 (4 bytes)": 4, "bfloat16 (2 bytes)": 2, "int8 (1 byte)": 1}
-LENGTHS = np.unique(np.round(np.geomspace(64, 262_144, 49))).astype(int)
+SHORTEST, LONGEST = 128, 131_072
+LENGTHS = np.round(np.geomspace(SHORTEST, LONGEST, 41)).astype(int)
 _PARTS = ("weights", "cache", "scores")
 
 
@@ -46,9 +47,10 @@ class CostExplorer(Explorer):
         "rounded down."
     )
     size = (9.2, 3.7)
+    chief = "T"
     controls: ClassVar[dict[str, Control]] = {
-        "T": Slider("Tokens T", 1_024, low=128, high=131_072, step=128),
-        "E": Slider("Model width E", 768, low=64, high=8_192, step=64),
+        "T": Slider("Tokens T", 1_024, low=SHORTEST, high=LONGEST, log=True),
+        "E": Slider("Model width E", 768, low=64, high=8_192, log=True),
         "H": Slider("Heads H", 12, low=1, high=64),
         "L": Slider("Layers L", 12, low=1, high=96),
         "dtype": Choice("Numbers", "bfloat16 (2 bytes)", tuple(ITEMSIZES)),
@@ -99,8 +101,8 @@ class CostExplorer(Explorer):
         labels = {
             "rest": "projections, feed-forward",
             "pairs": "pairs",
-            "weights": "weights",
-            "cache": "cache",
+            "weights": "weights: 12E² + 13E a block",
+            "cache": "cache: keys, values",
             "scores": "scores of a layer",
         }
         for axes, names in ((left, ("rest", "pairs")), (right, _PARTS)):
@@ -126,15 +128,20 @@ class CostExplorer(Explorer):
             axes.annotate("", (1, 0.03), xycoords="axes fraction", ha="right", fontsize=9)
             for axes in (left, right)
         ]
-        left.set(ylim=(1e6, 1e18), title="FLOPs of one pass")
-        right.set(ylim=(1e3, 1e14), title="bytes")
+        left.set(ylim=(3e6, 1e17))
+        right.set(ylim=(1e4, 1e13))
+        left.set_title("FLOPs of one pass", pad=38)
+        right.set_title("bytes", pad=38)
 
     def _finish(self, axes: Axes) -> None:
         axes.set(xscale="log", yscale="log", xlim=(LENGTHS[0], LENGTHS[-1]), xlabel="tokens T")
-        axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1,000", "10,000", "100,000"])
+        axes.set_xticks([128, 1_024, 8_192, 65_536], ["128", "1,024", "8,192", "65,536"])
         axes.minorticks_off()
         axes.grid(True)
-        axes.legend(loc="upper left")
+        # Above the axes: wherever the lines go, it covers none.
+        look: dict[str, Any] = {"handlelength": 1.4, "columnspacing": 1.2, "borderaxespad": 0.2}
+        legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, **look)
+        legend.set_zorder(-1)  # nothing moves there, so it is drawn once
 
     def update(self, arrays: dict[str, Any]) -> None:
         """Move the lines and the points."""
@@ -159,14 +166,17 @@ class CostExplorer(Explorer):
     def finding(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
         """FLOPs, the share of the pairs, and the three amounts of bytes; which is the largest."""
         total = arrays["rest"] + arrays["pairs"]
+        if values["rival"] != NOTHING:
+            return _compared(values, arrays)
         heaviest = max(_PARTS, key=lambda name: arrays[name])
         return (
             f"One pass over {values['T']:,} tokens: {_flops(total)}, "
             f"{number(100 * arrays['pairs'] / total, 1)} % of it for pairs (half from "
-            f"{arrays['crossing']:,} tokens on). Weights {size(arrays['weights'])}, cache "
+            f"{arrays['crossing']:,} tokens on). Weights of the blocks "
+            f"{size(arrays['weights'])}, cache "
             f"{size(arrays['cache'])} ({size(arrays['token'])} a token), scores of one layer "
             f"{size(arrays['scores'])}: the {heaviest} weigh{'s' if heaviest == 'cache' else ''} "
-            f"most.{_compared(values, arrays)}"
+            "most."
         )
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
@@ -199,15 +209,13 @@ def _rival(rival: str, *, D: int, H: int, L: int, itemsize: int) -> dict[str, An
 
 def _compared(values: dict[str, Any], arrays: dict[str, Any]) -> str:
     """The sentence about the rival: both crossings, and what a whole pass can gain."""
-    if values["rival"] == NOTHING:
-        return ""
     register = arrays["register"] * values["T"]
     gain = (arrays["rest"] + arrays["pairs"]) / (arrays["rest"] + register)
     return (
-        f" Linear attention: fewer operations from {_from(arrays['fewer'])} tokens on, a state of "
-        f"{size(arrays['state'])}, lighter than the cache from {_from(arrays['lighter'])} on; "
-        f"the operations of the whole pass are divided by {number(gain, 2)} "
-        f"(at most by {number(1 + arrays['pairs'] / arrays['rest'], 2)})."
+        f"Linear attention: fewer operations from {_from(arrays['fewer'])} tokens on; a state of "
+        f"{size(arrays['state'])}, lighter than the cache (here {size(arrays['cache'])}) from "
+        f"{_from(arrays['lighter'])} on; it divides the operations of the whole pass by "
+        f"{number(gain, 2)} (at most by {number(1 + arrays['pairs'] / arrays['rest'], 2)})."
     )
 
 

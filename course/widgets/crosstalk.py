@@ -79,6 +79,7 @@ class CrosstalkExplorer(Explorer):
         "of the weight, so that small leaks can be seen."
     )
     size = (9.6, 3.8)
+    chief = "N"
     controls: ClassVar[dict[str, Control]] = {
         "N": Slider("Pairs N", 16, low=2, high=MOST_PAIRS, log=True),
         "D": Slider("Key width D", 32, low=4, high=WIDEST, log=True),

@@ -55,6 +55,7 @@ class FeatureMapExplorer(Explorer):
         "over the rows. The colours show the square root, so that small weights can be seen."
     )
     size = (9.4, 3.5)
+    chief = "map"
     controls: ClassVar[dict[str, Control]] = {
         "map": Choice("Feature map", "elu + 1", tuple(MAPS)),
         "length": Slider("Length of q, k", 1.0, low=0.2, high=2.5, step=0.1),

@@ -50,6 +50,7 @@ class PositionExplorer(Explorer):
         "dashed lines, is what a model trained on windows of 64 has never met."
     )
     size = (9.2, 4.1)
+    chief = "position"
     controls: ClassVar[dict[str, Control]] = {
         "scheme": Choice("Scheme", ROPE, SCHEMES),
         "position": Slider("Query stands at", T - 1, low=0, high=T - 1),

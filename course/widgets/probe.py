@@ -152,8 +152,8 @@ class SentenceField(TextField):
                 options=words,
                 value=_split(self.value)[position],
                 description=label,
-                style={"description_width": "8.5em"},
-                layout=ipw.Layout(width="17.3em"),
+                style={"description_width": "9.2em"},
+                layout=ipw.Layout(width="18em"),
             )
             box.observe(lambda _: receive(self._chosen(boxes)), names="value")
             boxes.append(box)
@@ -200,6 +200,7 @@ def controls_of(
     *,
     blocks: int,
     heads: int,
+    head: int = 1,
     first: str | None = None,
     changes: tuple[str, ...] = CHANGES,
 ) -> dict[str, Control]:
@@ -207,7 +208,7 @@ def controls_of(
     return {
         "sentence": SentenceField.of(task, first),
         "block": Slider("Block", blocks, low=1, high=blocks),
-        "head": Slider("Head", 1, low=1, high=heads),
+        "head": Slider("Head", head, low=1, high=heads),
         "change": Choice("Change", NOTHING, changes),
         "position": Choice("Position", PLACES[DECIDING], PLACES),
         "source": Choice("Looked at", PLACES[CROSSER], PLACES),
@@ -329,8 +330,10 @@ class ProbeExplorer(Explorer):
         "and orange shows what was changed."
     )
     size = (8.4, 4.48)
+    chief = "change"
+    # Head 4 of the last block looks at the noun that the model answers with.
     controls: ClassVar[Mapping[str, Control]] = controls_of(
-        REPAIRED, blocks=2, heads=4, first=REPAIRED.sentence("dog", "river", "tired")
+        REPAIRED, blocks=2, heads=4, head=4, first=REPAIRED.sentence("dog", "river", "tired")
     )
 
     def __init__(

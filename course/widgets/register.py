@@ -16,6 +16,7 @@ from course.feature_maps import get_feature_map
 from course.plots import COLOURS, INK, QUIET, SIGNED, colour_map, number, readable_on
 from course.widgets.attention import fixed_normal
 from course.widgets.base import Choice, Control, Explorer, Slider
+from course.widgets.paint import change
 
 WORDS = ("my", "cat", "lay", "on", "the", "mat", "because", "it")
 WIDTH = 4  # of a key and of a value; these maps make as many features
@@ -42,6 +43,7 @@ class RegisterExplorer(Explorer):
         "for. Keys and values are fixed numbers, nothing is trained."
     )
     size = (9.4, 3.7)
+    chief = "t"
     controls: ClassVar[dict[str, Control]] = {
         "t": Slider("Words read", 3, low=1, high=len(WORDS)),
         "word": Choice("Ask for", WORDS[0], WORDS),
@@ -148,7 +150,7 @@ class RegisterExplorer(Explorer):
         self._cache.set_data(rows)
         self._newest.set_y(t - 1.5)
         for row, word in enumerate(self._words):
-            _set(word, color=COLOURS[1] if row == arrays["asked"] else INK if row < t else QUIET)
+            change(word, color=COLOURS[1] if row == arrays["asked"] else INK if row < t else QUIET)
         cells = np.full((WIDTH, WIDTH + 2), np.nan)
         cells[:, :WIDTH] = S
         if arrays["divided"]:
@@ -159,12 +161,12 @@ class RegisterExplorer(Explorer):
         colours = self._register.get_cmap()(norm(cells))
         for place, text in self._cells.items():
             value = cells[place]
-            _set(text, text="" if np.isnan(value) else number(value, 1))
-            _set(text, color=readable_on(colours[place]))
+            change(text, text="" if np.isnan(value) else number(value, 1))
+            change(text, color=readable_on(colours[place]))
         for row, weight in enumerate(arrays["weights"]):
             self._bars[row].set_width(weight)
             self._bars[row].set_facecolor(COLOURS[1] if row == arrays["asked"] else COLOURS[0])
-            _set(self._numbers[row], text=number(weight, 2) if row < t else "")
+            change(self._numbers[row], text=number(weight, 2) if row < t else "")
             self._numbers[row].set_x(max(weight, 0) + 0.12)
         for bars, name in ((self._stored, "stored"), (self._read, "reading")):
             for bar, height in zip(bars, arrays[name], strict=True):
@@ -206,13 +208,6 @@ def _bare(axes: Axes, title: str) -> None:
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)
-
-
-def _set(artist: Any, **properties: Any) -> None:
-    """Set what is not so already: an artist that is set is drawn again."""
-    for name, value in properties.items():
-        if getattr(artist, f"get_{name}")() != value:
-            getattr(artist, f"set_{name}")(value)
 
 
 @lru_cache(maxsize=1)

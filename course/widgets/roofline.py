@@ -32,6 +32,7 @@ class RooflineExplorer(Explorer):
         "that a launch reads again; a real one lies between. Data-sheet rates, perfect overlap."
     )
     size = (9.2, 3.7)
+    chief = "D"
     controls: ClassVar[dict[str, Control]] = {
         "gpu": Choice("GPU", "H100 SXM", tuple(MACHINES)),
         "T": Slider("Tokens T", 4_096, low=256, high=65_536, step=256),

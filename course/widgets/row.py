@@ -48,6 +48,7 @@ class RowExplorer(Explorer):
 
     title = "One row: score, mask, softmax, summary"
     size = (9.0, 3.5)
+    chief = "temperature"
     controls: ClassVar[dict[str, Control]] = {
         "position": Slider("Position t", 6, low=1, high=len(WORDS)),
         "temperature": Slider("Temperature", 1.0, low=0.0, high=10.0, step=0.1),

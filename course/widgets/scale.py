@@ -52,6 +52,7 @@ class ScaleExplorer(Explorer):
         "divided by D to the power p; dividing by √D is p = 0.5."
     )
     size = (9.2, 3.8)
+    chief = "power"
     controls: ClassVar[dict[str, Control]] = {
         "D": Slider("Key width D", 64, low=4, high=WIDEST, step=4),
         "power": Slider("Power p", 0.5, low=0.0, high=1.0, step=0.05),

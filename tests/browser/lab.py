@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,23 +16,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from course.bench.browser import find_browser
 from tools.lab import lab_arguments
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 sync_playwright = pytest.importorskip("playwright.sync_api", reason="no playwright").sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TOKEN = "explorers"
 PATIENCE = 60_000  # milliseconds; a shared machine may be slow, a failure is still a failure
 # Ours alone, not the course's: where the server looks, what it opens.
 _REPLACED = ("--ServerApp.root_dir", "--LabApp.default_url", "--no-browser")
-
-
-def find_browser() -> str | None:
-    """A Chromium on this machine: ``COURSE_BROWSER``, else the usual names on the path."""
-    named = os.environ.get("COURSE_BROWSER")
-    return named or next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
 def free_port() -> int:

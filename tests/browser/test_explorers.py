@@ -17,13 +17,19 @@ import pytest
 
 from course.widgets import (
     AttentionExplorer,
+    BlockExplorer,
     ChunkExplorer,
+    CostExplorer,
     CrosstalkExplorer,
     Explorer,
     FeatureMapExplorer,
+    PositionExplorer,
+    ProbeExplorer,
     RegisterExplorer,
     RooflineExplorer,
     RowExplorer,
+    ScaleExplorer,
+    Slider,
 )
 from tests.browser.lab import PATIENCE, browse, find_browser, output, run, serve
 
@@ -44,6 +50,11 @@ EXPLORERS: tuple[type[Explorer], ...] = (
     FeatureMapExplorer,
     RooflineExplorer,
     CrosstalkExplorer,
+    ProbeExplorer,
+    BlockExplorer,
+    CostExplorer,
+    PositionExplorer,
+    ScaleExplorer,
 )
 
 
@@ -112,20 +123,23 @@ def live(lab: Lab) -> Lab:
 
 def test_a_stored_explorer_is_a_picture_before_anything_runs(lab: Lab) -> None:
     for index in range(len(EXPLORERS)):
-        lab.output(index).locator("img").wait_for()
+        lab.output(index).locator("img.course-picture, .jp-RenderedImage img").first.wait_for()
     lab.shoot("1-stored")
 
 
 def test_running_the_cell_shows_a_live_explorer(live: Lab) -> None:
     for index, explorer in enumerate(EXPLORERS):
         status = live.output(index).locator("[role=status]")
-        playwright.expect(status).to_have_text(explorer().status, timeout=PATIENCE)
+        said = explorer().status
+        if explorer is ChunkExplorer:  # what was measured differs from process to process
+            said = re.compile(re.escape(said.split(" Measured here")[0]))
+        playwright.expect(status).to_have_text(said, timeout=PATIENCE)
     live.shoot("2-live")
 
 
 def test_arrow_keys_move_a_slider_and_picture_and_sentence_follow(live: Lab) -> None:
     output = live.output(0)
-    status, image = output.locator("[role=status]"), output.locator("img")
+    status, image = output.locator("[role=status]"), output.locator("img.course-picture")
     sentence, picture, alt = (
         status.inner_text(),
         image.get_attribute("src"),
@@ -174,7 +188,7 @@ def test_arrow_keys_double_a_logarithmic_slider(live: Lab) -> None:
     live.page.keyboard.press("ArrowRight")
     playwright.expect(field).to_have_value("32", timeout=PATIENCE)
     playwright.expect(status).to_have_text(CrosstalkExplorer(N=32).status, timeout=PATIENCE)
-    output.locator("img").scroll_into_view_if_needed()
+    output.locator("img.course-picture").scroll_into_view_if_needed()
     live.shoot("6-crosstalk")
     for typed, left in ((20, "8"), (24, "16")):  # between two places, below and above the middle
         field.fill(str(typed))
@@ -243,17 +257,20 @@ def test_every_control_has_a_name_that_a_screen_reader_reads(live: Lab) -> None:
         for control in explorer.controls.values():
             role = roles.get(type(control).__name__, "textbox")
             assert output.get_by_role(role, name=control.label).count() == 1, control.label
-        # ipywidgets names no slider handle itself; its label must stand in the same group.
-        for handle in output.locator(".widget-slider").all():
-            assert handle.locator("label").text_content().strip()
+            if isinstance(control, Slider):
+                handle = output.get_by_role("slider", name=control.label, exact=True)
+                playwright.expect(handle).to_have_count(1, timeout=PATIENCE)
 
 
-def test_save_png_downloads_the_picture_and_reset_goes_back(live: Lab) -> None:
+def test_the_picture_is_saved_as_png_and_svg_and_reset_goes_back(live: Lab) -> None:
     output = live.output(0)
-    with live.page.expect_download() as download:
-        output.get_by_role("link", name="Save PNG").click()
-    assert download.value.suggested_filename == "row-explorer.png"
-    assert Path(download.value.path()).read_bytes().startswith(b"\x89PNG")
+    assert output.get_by_role("link").count() == 0
+    output.get_by_role("button", name="Save picture").click()
+    for kind, begins in (("PNG", b"\x89PNG"), ("SVG", b"<?xml")):
+        with live.page.expect_download() as download:
+            output.get_by_role("link", name=kind).click()
+        assert download.value.suggested_filename == f"row-explorer.{kind.lower()}"
+        assert Path(download.value.path()).read_bytes().startswith(begins)
     output.get_by_role("button", name="Reset").click()
     playwright.expect(output.locator("[role=status]")).to_have_text(
         RowExplorer().status, timeout=PATIENCE
