@@ -1,0 +1,132 @@
+"""Inside the box: runs the cells of one submission, then answers calls with arrays.
+
+It knows no question and no expected answer. Everything here may be changed by the submission, which
+runs in the same process: all that it can change is what it answers.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from course.assignments import wire
+from course.assignments.drawing import draw_with
+from course.checks.answers import Wrong, answer_of, is_stub, stops_with
+
+Send = Callable[[Any], None]
+
+
+def main() -> None:
+    """Serve one submission: the first message is the job, the others are calls."""
+    requests, replies = os.dup(0), os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+    def read(count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = os.read(requests, count - len(parts))
+            if not part:
+                os._exit(0)  # nobody asks any more
+            parts += part
+        return bytes(parts)
+
+    def send(message: Any) -> None:
+        data = memoryview(wire.pack(message))
+        while data:
+            data = data[os.write(replies, data) :]
+
+    job = wire.receive(read)
+    shell = _shell()
+    send({"started": True})
+    errors = _run_cells(shell, job["cells"], set(job["skip"]), send)
+    send({"ready": errors})
+    while True:
+        request = wire.receive(read)
+        send(_answer(shell.user_ns, request))
+
+
+def _shell() -> Any:
+    """An IPython shell without a terminal, a history, or outputs that anybody reads."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    warnings.simplefilter("ignore")
+    settings = Config()
+    settings.HistoryManager.enabled = False
+    settings.InteractiveShell.cache_size = 0
+    shell = InteractiveShell.instance(config=settings)
+    shell.display_formatter.active_types = ["text/plain"]
+    return shell
+
+
+class Paper(io.TextIOBase):
+    """Takes what is printed, keeps the beginning, and counts."""
+
+    def __init__(self, keep: int = 2_000) -> None:
+        self.kept, self.keep, self.count = "", keep, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.kept += text[: max(0, self.keep - len(self.kept))]
+        self.count += len(text)
+        return len(text)
+
+
+def _run_cells(shell: Any, cells: list[str], skip: set[int], send: Send) -> dict[str, str]:
+    """Run the cells one by one; returns what went wrong, by the cell's number."""
+    errors = {}
+    for number, cell in enumerate(cells):
+        if number in skip:
+            continue
+        send({"cell": number})
+        sys.stdout = sys.stderr = Paper()
+        try:
+            outcome = shell.run_cell(cell, silent=True)
+            error = outcome.error_before_exec or outcome.error_in_exec
+        except BaseException as caught:  # IPython itself may have been broken by a cell
+            error = caught
+        finally:
+            sys.stdout = sys.stderr = Paper()
+        if error is not None and not isinstance(error, NotImplementedError):
+            errors[str(number)] = _one_line(error)
+    return errors
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        said = " ".join(str(error).split())[:200]
+    except BaseException:
+        said = ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _answer(names: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply to one call: an answer, the sentence that says why there is none, or a stub."""
+    name, arguments = request["function"], request["arguments"]
+    function = names.get(name)
+    if function is None:
+        return {"wrong": f"there is no {name}: was its cell deleted, or the function renamed?"}
+    if not callable(function):
+        return {"wrong": f"{name} is no function any more: is the name used for something else?"}
+    try:
+        if request["draw"]:
+            return {"answer": draw_with(function, *arguments)}
+        return {"answer": answer_of(function, *arguments)}
+    except Wrong as wrong:
+        return {"wrong": str(wrong)[:600]}
+    except BaseException as error:
+        if is_stub(error):
+            return {"stub": True}
+        return {"wrong": stops_with(error, function, {})[:600]}
+
+
+if __name__ == "__main__":
+    main()
