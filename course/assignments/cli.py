@@ -130,9 +130,8 @@ def _guide(arguments: argparse.Namespace) -> int:
     from course.assignments.source import read_source, solution
 
     source = read_source(arguments.name)
-    print(
-        f"wrote {_write_notebook(arguments.out / f'{source.name}-solution.ipynb', solution(source))}"
-    )
+    path = _write_notebook(arguments.out / f"{source.name}-solution.ipynb", solution(source))
+    print(f"wrote {path}")
     path = arguments.out / f"{source.name}-guide.md"
     write_whole(path, guide(source))
     print(f"wrote {path}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from course.checks.answers import Wrong, answer_of, as_tensor
@@ -44,8 +46,8 @@ def drawn(function: Callable[..., Any], *arguments: Any) -> Drawn:
             Curve(as_tensor(c["x"]).double(), as_tensor(c["y"]).double(), str(c["label"])[:200])
             for c in told["curves"]
         )
-        words = [str(told[key])[:200] for key in ("xlabel", "ylabel", "xscale", "yscale")]
-        return Drawn(curves, *words, legend=told["legend"] is True)
+        words = {key: str(told[key])[:200] for key in ("xlabel", "ylabel", "xscale", "yscale")}
+        return Drawn(curves, legend=told["legend"] is True, **words)
     except (TypeError, KeyError):
         raise Wrong("draws nothing that can be read") from None
 
@@ -55,8 +57,8 @@ def draw_with(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
     from matplotlib.figure import Figure  # no pyplot: no window, and nothing is left behind
 
     ax = Figure().subplots()
-    answer_of(lambda *rest: function(ax, *rest), *arguments)
-    lines = [line for line in ax.get_lines() if len(line.get_xdata())]
+    answer_of(partial(function, ax), *arguments)
+    lines = [line for line in ax.get_lines() if np.size(line.get_xdata())]
     return {
         "curves": [
             {

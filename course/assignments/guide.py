@@ -32,9 +32,8 @@ def guide(source: Source) -> str:
 
 
 def _question(source: Source, question: Question) -> str:
-    properties = question.properties(
-        Draw("guide"), parameters_of(find_assignment(source.name), EXAMPLE)
-    )
+    mine = parameters_of(find_assignment(source.name), EXAMPLE)
+    properties = question.properties(Draw("guide"), mine)
     listed = "\n".join(
         f"{i}. {name} ({'visible' if name in question.visible else 'hidden'})"
         for i, name in enumerate(properties, 1)
@@ -49,7 +48,8 @@ def _question(source: Source, question: Question) -> str:
             f"```python\n{region(text_of(source.cell(question.name)))}\n```",
             f"Properties, in the order in which they are tried:\n\n{listed}",
             f"Wrong answers, and the property that each one breaks:\n\n"
-            f"| wrong answer | share | property | what the student reads |\n|---|---|---|---|\n{kills}",
+            "| wrong answer | share | property | what the student reads |\n|---|---|---|---|\n"
+            f"{kills}",
         )
     )
 

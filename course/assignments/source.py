@@ -65,10 +65,16 @@ class Source:
         ]
 
     def prose(self, question: str) -> str:
-        """The text above a question's answer: the markdown cell before it."""
+        """The text above a question's answer: all since the question before it."""
         at = [grade_id_of(c) for c in self.cells].index(question)
-        before = [c for c in self.cells[:at] if c["cell_type"] == "markdown"]
-        return text_of(before[-1]) if before else ""
+        told: list[str] = []
+        for cell in self.cells[at - 1 :: -1]:
+            own = nbgrader_of(cell)
+            if own.get("solution") or own.get("grade"):
+                break
+            if cell["cell_type"] == "markdown":
+                told.insert(0, text_of(cell))
+        return "\n\n".join(told)
 
     def code(self) -> list[str]:
         """All code cells of the solution, in order."""
@@ -107,8 +113,8 @@ def read_source(name: str) -> Source:
     """The source of the assignment ``name``; ``ValueError`` if it does not lie here."""
     if not FOLDER.is_dir():
         raise ValueError(
-            f"assignment: expected the course's folder notebooks/assignments, got none at {FOLDER}; "
-            "the sources come with the repository, not with an installed package"
+            f"assignment: expected the course's folder notebooks/assignments at {FOLDER}; the "
+            "sources come with the repository, not with an installed package"
         )
     require_choice("assignment", name, names())
     return Source(name, json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")))

@@ -19,8 +19,8 @@ from torch import Tensor
 
 #: Largest message, in bytes.
 LIMIT = 64 * 2**20
-_DTYPES = {
-    f"{kind}": np.dtype(kind)
+_DTYPES: dict[str, np.dtype[Any]] = {
+    kind: np.dtype(kind)
     for kind in ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
 }
 
@@ -131,8 +131,7 @@ def _restored(value: Any, body: _Bytes) -> Any:
 def _tensor(kind: str, shape: list[int], body: _Bytes) -> Tensor:
     if len(shape) > 16 or not all(isinstance(n, int) and 0 <= n <= LIMIT for n in shape):
         raise ValueError("no shape")
-    stored = {"bool": np.dtype("uint8"), "bfloat16": np.dtype("float32")}.get(kind)
-    dtype = stored or _DTYPES[kind]
+    dtype = _DTYPES[{"bool": "uint8", "bfloat16": "float32"}.get(kind, kind)]
     raw = body.take(math.prod(shape) * dtype.itemsize)
     tensor = torch.from_numpy(np.frombuffer(raw, dtype).reshape(shape).copy())
     if kind == "bool":

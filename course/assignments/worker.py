@@ -61,7 +61,6 @@ def _shell() -> Any:
     settings.HistoryManager.enabled = False
     settings.InteractiveShell.cache_size = 0
     shell = InteractiveShell.instance(config=settings)
-    shell.display_formatter.active_types = ["text/plain"]
     return shell
 
 
