@@ -14,6 +14,7 @@ class Limits:
 
     cell_seconds: float = 30.0  # processor time of one cell
     call_seconds: float = 10.0  # of one call of a student's function
+    total_seconds: float = 300.0  # of the whole submission, its restarts included
     start_seconds: float = 60.0  # of the imports, before the first cell
     patience: float = 8.0
     memory: int = 2 * 2**30  # bytes of all processes together

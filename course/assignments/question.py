@@ -54,7 +54,8 @@ class Draw:
         return (self.normal(*shape) * 8).round() / 8
 
     def permutation(self, n: int) -> Tensor:
-        return torch.randperm(n, generator=self._tensors)
+        """The numbers 0 … n − 1 in another order."""
+        return torch.tensor(self._plain.sample(range(n), n))
 
 
 @dataclass(frozen=True)

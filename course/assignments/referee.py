@@ -74,23 +74,31 @@ class _Room:
         self.box: Box | None = None
         self.skip: list[int] = []
         self.starts = 0
+        self.used = 0.0
         self.last = ""
 
     def mark(self, question: Question, draw: Draw, parameters: Parameters) -> Mark:
         if not self._ready():
             return Mark(0.0, "visible", "runs", self.last)
         assert self.box is not None
-        return marked(question, Remote(self.box, question.function), draw, parameters)
+        mark = marked(question, Remote(self.box, question.function), draw, parameters)
+        self.last = str(self.box.ended or "")
+        return mark
 
     def _ready(self) -> bool:
         """Whether a box stands that has run the cells; a new one where the last has ended."""
         while self.box is None or self.box.ended:
             self.close()
-            if self.starts > self.limits.restarts:
+            if self.starts > self.limits.restarts or self.used > self.limits.total_seconds:
                 return False
             self.starts += 1
             self.box = Box(
-                self.cells, self.decided, self.limits, skip=self.skip, unsafe=self.unsafe
+                self.cells,
+                self.decided,
+                self.limits,
+                skip=self.skip,
+                used=self.used,
+                unsafe=self.unsafe,
             )
             try:
                 self.box.run()
@@ -112,8 +120,10 @@ class _Room:
 
     def close(self) -> None:
         if self.box is not None:
-            if not self.box.ended:
-                for number, error in sorted(self.box.errors.items()):
-                    self.notes.append(f"code cell {number + 1} stopped: {error}"[:300])
+            for number, error in sorted(self.box.errors.items()):
+                note = f"code cell {number + 1} stopped: {error}"[:300]
+                if note not in self.notes:
+                    self.notes.append(note)
+            self.used = self.box.used
             self.box.close()
             self.box = None

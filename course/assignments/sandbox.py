@@ -198,12 +198,15 @@ class Box:
         limits: Limits,
         *,
         skip: Sequence[int] = (),
+        used: float = 0.0,
         unsafe: bool = False,
     ) -> None:
         self.limits, self.cells = limits, cells
         self.cell = -1  # the one that runs
         self.errors: dict[int, str] = {}
         self.ended: BoxEnded | None = None
+        self.used = used  # processor time, with that of the boxes before
+        self._before = used
         self._scratch = tempfile.TemporaryDirectory() if unsafe else None
         words = _worker_command() if unsafe else command(limits, decided)
         self._process = subprocess.Popen(
@@ -319,10 +322,13 @@ class Box:
 
     def _look(self, start: float, seconds: float) -> None:
         seen, limits = self._seen(), self.limits
+        self.used = self._before + seen.seconds
         if len(seen.pids) > limits.processes:
             raise BoxEnded("processes", f"more than {limits.processes} processes at a time")
         if seen.memory > limits.memory:
             raise BoxEnded("memory", f"more than {limits.memory / 2**30:g} GiB of memory")
+        if self.used > limits.total_seconds:
+            raise BoxEnded("time", f"the notebook took more than {limits.total_seconds:g} seconds")
         if seen.seconds - start > seconds:
             raise BoxEnded(
                 "time", f"no answer after {seconds:g} seconds: a loop that does not end?"

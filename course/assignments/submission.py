@@ -119,22 +119,30 @@ def _notes(cells: list[dict[str, Any]], source: Source) -> Iterator[str]:
 
 
 def assignment_of(folder: Path) -> str:
-    """The assignment that the notebooks in ``folder`` say they are; ``ValueError`` if unclear."""
+    """The assignment that most students' notebooks in ``folder`` say they are.
+
+    ``ValueError`` if none says it, or nearly as many say another one.
+    """
     said: Counter[str] = Counter()
-    for path in sorted(_notebooks(folder)) if folder.is_dir() else []:
-        try:
-            said[_assignment(json.loads(path.read_bytes().decode("utf-8-sig")))] += 1
-        except (OSError, ValueError, RecursionError):
-            continue
-    del said[""]
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        files = [entry] if entry.is_file() else _notebooks(entry)
+        said.update({_said(path) for path in files if path.suffix == ".ipynb"} - {""})
     if not said:
         raise ValueError(
             f"assignment: expected notebooks that say which one they are in {folder}, got none; "
             "say it yourself: --assignment NAME"
         )
-    if len(said) > 1 and said.most_common(2)[1][1] * 2 > said.most_common(1)[0][1]:
+    (most, count), *others = said.most_common(2)
+    if others and others[0][1] * 2 > count:
         raise ValueError(
             f"assignment: expected one in {folder}, got {', '.join(sorted(said))}; say which: "
             "--assignment NAME"
         )
-    return said.most_common(1)[0][0]
+    return most
+
+
+def _said(path: Path) -> str:
+    try:
+        return _assignment(json.loads(path.read_bytes().decode("utf-8-sig")))
+    except (OSError, ValueError, RecursionError):
+        return ""

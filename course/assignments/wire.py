@@ -80,6 +80,8 @@ def _array(value: Any, arrays: list[bytes]) -> Any:
     if isinstance(value, Tensor):
         if value.is_complex() or value.is_meta or value.is_nested:
             return {"type": "Tensor"}
+        if value.numel() * value.element_size() > LIMIT:  # perhaps one number, expanded
+            raise ValueError(f"message: expected at most {LIMIT:,} bytes, got a larger tensor")
         value = value.detach().cpu()
         value = value.to_dense() if value.layout != torch.strided else value
         kind = str(value.dtype).removeprefix("torch.")

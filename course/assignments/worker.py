@@ -37,7 +37,10 @@ def main() -> None:
         return bytes(parts)
 
     def send(message: Any) -> None:
-        data = memoryview(wire.pack(message))
+        try:
+            data = memoryview(wire.pack(message))
+        except Exception as error:  # too large, or an object that breaks while it is read
+            data = memoryview(wire.pack({"wrong": f"its answer cannot be sent: {_said(error)}"}))
         while data:
             data = data[os.write(replies, data) :]
 
@@ -95,11 +98,11 @@ def _run_cells(shell: Any, cells: list[str], skip: set[int], send: Send) -> dict
         finally:
             sys.stdout = sys.stderr = Paper()
         if error is not None and not isinstance(error, NotImplementedError):
-            errors[str(number)] = _one_line(error)
+            errors[str(number)] = _said(error)
     return errors
 
 
-def _one_line(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     try:
         said = " ".join(str(error).split())[:200]
     except BaseException:
