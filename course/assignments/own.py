@@ -12,14 +12,10 @@ from pathlib import Path
 
 _PROGRAM = """
 import json, sys
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
-settings = Config()
-settings.HistoryManager.enabled = False
-shell = InteractiveShell.instance(config=settings)
+from course.assignments.shell import plain_shell
+shell = plain_shell()
 for number, cell in enumerate(json.load(open(sys.argv[1], encoding="utf-8")), 1):
-    outcome = shell.run_cell(cell, silent=True)
-    if not outcome.success:
+    if not shell.run_cell(cell, silent=True).success:
         print(f"(code cell {number} stopped)")
 """
 _STUDENT = re.compile(r"^STUDENT = .*$", re.MULTILINE)

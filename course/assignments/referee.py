@@ -108,15 +108,13 @@ class _Room:
 
     def _ended(self, ended: BoxEnded) -> None:
         assert self.box is not None
-        self.last = str(ended)
         cell = self.box.cell
-        if cell < 0:
-            self.last = f"the notebook could not be started: {ended}"
-            self.starts = self.limits.restarts + 1  # the same would happen again
-        else:
-            self.skip.append(cell)
-            first = (self.cells[cell].strip().splitlines() or [""])[0][:60]
-            self.notes.append(f"code cell {cell + 1} (“{first}”) was left out: {ended}")
+        if cell < 0:  # nothing of the student's has run yet: no reason to give it no points
+            raise RuntimeError(f"the box did not start: {ended}")
+        self.last = str(ended)
+        self.skip.append(cell)
+        first = (self.cells[cell].strip().splitlines() or [""])[0][:60]
+        self.notes.append(f"code cell {cell + 1} (“{first}”) was left out: {ended}")
 
     def close(self) -> None:
         if self.box is not None:

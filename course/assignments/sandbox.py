@@ -32,7 +32,7 @@ from course.assignments.student import BOX
 
 _PACKAGE = Path(course.__file__).parent
 #: What a submission may import of this folder, and of the checks' folder.
-_OWN = {"__init__.py", "student.py", "worker.py", "wire.py", "drawing.py"}
+_OWN = {"__init__.py", "student.py", "worker.py", "wire.py", "drawing.py", "shell.py"}
 _CHECKS = {"__init__.py", "answers.py", "guest.py", "properties.py"}
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/etc/ld.so.cache")
 _FONTS = ("/etc/fonts", "/etc/ssl/openssl.cnf", "/etc/localtime")
@@ -102,18 +102,22 @@ def _system() -> list[str]:
 
 
 def _python() -> tuple[list[str], list[str]]:
-    """The words that show Python and its packages to the box, and Python's search path there."""
-    shown = {Path(sys.base_prefix), *(Path(p) for p in sys.path if p and Path(p).exists())}
-    shown = {p for p in shown if not _PACKAGE.is_relative_to(p) or "site-packages" in p.parts}
+    """The words that show Python and its packages to the box, and Python's search path there.
+
+    Of the search path only what is Python's own: a folder of the teacher's that is on it stays out.
+    """
+    path = [Path(p) for p in sys.path if p and _is_pythons(Path(p)) and Path(p).exists()]
     words = []
-    for path in sorted(shown):  # a folder before what lies in it
-        words += ["--ro-bind", str(path), str(path)]
-    for folder in sorted(p for p in shown if _PACKAGE.is_relative_to(p)):
-        words += [
-            "--tmpfs",
-            str(folder / "course"),
-        ]  # an installed course: its own part comes below
-    return words, [str(p) for p in map(Path, sys.path) if p in shown]
+    for place in sorted({Path(sys.base_prefix), *path}):  # a folder before what lies in it
+        words += ["--ro-bind", str(place), str(place)]
+        if _PACKAGE.is_relative_to(place):  # an installed course: its part comes below
+            words += ["--tmpfs", str(place / "course")]
+    return words, list(map(str, path))
+
+
+def _is_pythons(path: Path) -> bool:
+    own = path.is_relative_to(sys.base_prefix)
+    return own or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def _course() -> list[str]:
@@ -208,12 +212,13 @@ class Box:
         self.used = used  # processor time, with that of the boxes before
         self._before = used
         self._scratch = tempfile.TemporaryDirectory() if unsafe else None
+        self._errors = tempfile.TemporaryFile()  # of bubblewrap; the worker writes nowhere
         words = _worker_command() if unsafe else command(limits, decided)
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             env=_unsafe_environment(decided) if unsafe else {},
             cwd=self._scratch.name if self._scratch else "/",
             preexec_fn=lambda: _limited(limits),
@@ -261,6 +266,7 @@ class Box:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._errors.close()
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if pipe:
@@ -352,7 +358,10 @@ class Box:
     def _death(self) -> BoxEnded:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        return BoxEnded("died", "its process ended")
+        self._errors.seek(0)
+        said = self._errors.read(2_000).decode("utf-8", "replace").strip().splitlines()
+        why = f" ({said[-1][:200]})" if said and self.cell < 0 else ""
+        return BoxEnded("died", f"its process ended{why}")
 
 
 def _tree(root: int) -> list[int]:
