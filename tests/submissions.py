@@ -229,7 +229,7 @@ def made_up(places: str, port: int, allowed: str) -> dict[str, Made]:
     listens, ``allowed`` where the interpreter itself lies, which may be read."""
     lost = dict(zip(QUESTIONS, FULL, strict=True))
 
-    def without(*names: str, **shares: float) -> tuple[float, ...]:
+    def without(*names: str) -> tuple[float, ...]:
         return tuple(0 if name in names else points for name, points in lost.items())
 
     told = {"PLACES": repr(places), "PORT": str(port), "ALLOWED": repr(allowed)}
@@ -263,7 +263,7 @@ def made_up(places: str, port: int, allowed: str) -> dict[str, Made]:
             notes=("the cell fading-mean is there 2 times: what runs last counts",),
         ),
         "retyped cells": Made(_retyped, notes=("the cell fading-mean is not there",)),
-        "reordered cells": Made(_reordered, notes=("NameError",)),
+        "reordered cells": Made(_reordered),
         "endless loop": Made(
             put("fading-mean", _LOOP),
             without("fading-mean"),
@@ -300,8 +300,10 @@ def made_up(places: str, port: int, allowed: str) -> dict[str, Made]:
         "renamed": Made(file="Untitled 7 (copy).ipynb"),
         "as nbgrader": Made(file="averaging/averaging.ipynb"),
         "Zoë Ångström 数学": Made(file="Übung – 最終.ipynb"),
-        "patched": Made(
-            put("fading-mean", _PATCHED), without("fading-mean"), said={"fading-mean": "values"}
+        "patched": Made(  # and what it does to == costs its own answer to question 3
+            put("fading-mean", _PATCHED),
+            without("fading-mean", "recent-mean"),
+            said={"fading-mean": "values"},
         ),
         "reads": Made(add(fill(_READ)), notes=("RuntimeError: read []",)),
         "writes": Made(add(fill(_WRITE)), notes=("RuntimeError: written []",)),

@@ -59,6 +59,7 @@ def test_nbgrader_accepts_a_source_and_grades_it(name, tmp_path):
     source = read_source(name)
     (tmp_path / "nbgrader_config.py").write_text(
         "c = get_config()\nc.CourseDirectory.course_id = 'attention'\n"
+        "c.ExecutePreprocessor.timeout = 900  # by default 30 seconds, also on a busy machine\n"
     )
     place = tmp_path / "source" / name
     place.mkdir(parents=True)

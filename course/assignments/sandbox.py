@@ -212,7 +212,8 @@ class Box:
         self.used = used  # processor time, with that of the boxes before
         self._before = used
         self._scratch = tempfile.TemporaryDirectory() if unsafe else None
-        self._errors = tempfile.TemporaryFile()  # of bubblewrap; the worker writes nowhere
+        # Of bubblewrap; the worker writes nowhere.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         words = _worker_command() if unsafe else command(limits, decided)
         self._process = subprocess.Popen(
             words,
@@ -332,7 +333,7 @@ class Box:
         if len(seen.pids) > limits.processes:
             raise BoxEnded("processes", f"more than {limits.processes} processes at a time")
         if seen.memory > limits.memory:
-            raise BoxEnded("memory", f"more than {limits.memory / 2**30:g} GiB of memory")
+            raise BoxEnded("memory", f"more than {limits.memory / 2**30:.2g} GiB of memory")
         if self.used > limits.total_seconds:
             raise BoxEnded("time", f"the notebook took more than {limits.total_seconds:g} seconds")
         if seen.seconds - start > seconds:

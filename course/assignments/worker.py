@@ -57,38 +57,44 @@ def main() -> None:
 
 
 class Paper(io.TextIOBase):
-    """Takes what is printed, keeps the beginning, and counts."""
-
-    def __init__(self, keep: int = 2_000) -> None:
-        self.kept, self.keep, self.count = "", keep, 0
+    """Takes what is printed, however much, and keeps nothing."""
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.kept += text[: max(0, self.keep - len(self.kept))]
-        self.count += len(text)
         return len(text)
 
 
 def _run_cells(shell: Any, cells: list[str], skip: set[int], send: Send) -> dict[str, str]:
-    """Run the cells one by one; returns what went wrong, by the cell's number."""
-    errors = {}
-    for number, cell in enumerate(cells):
-        if number in skip:
-            continue
-        send({"cell": number})
-        sys.stdout = sys.stderr = Paper()
-        try:
-            outcome = shell.run_cell(cell, silent=True)
-            error = outcome.error_before_exec or outcome.error_in_exec
-        except BaseException as caught:  # IPython itself may have been broken by a cell
-            error = caught
-        finally:
-            sys.stdout = sys.stderr = Paper()
-        if error is not None and not is_stub(error):
-            errors[str(number)] = _said(error)
+    """Run the cells one by one; returns what went wrong, by the cell's number.
+
+    In a notebook whose cells were moved, what a cell needs may stand below it: a cell that misses
+    a name is run again after the others, twice at most.
+    """
+    errors: dict[str, str] = {}
+    todo = [number for number in range(len(cells)) if number not in skip]
+    for _ in range(3):
+        for number in todo:
+            send({"cell": number})
+            error = _run(shell, cells[number])
+            errors.pop(str(number), None)
+            if error is not None and not is_stub(error):
+                errors[str(number)] = _said(error)
+        todo = [number for number in todo if errors.get(str(number), "").startswith("NameError")]
     return errors
+
+
+def _run(shell: Any, cell: str) -> BaseException | None:
+    """The error of one cell; what it prints goes nowhere."""
+    sys.stdout = sys.stderr = Paper()
+    try:
+        outcome = shell.run_cell(cell, silent=True)
+        return outcome.error_before_exec or outcome.error_in_exec
+    except BaseException as caught:  # IPython itself may have been broken by a cell
+        return caught
+    finally:
+        sys.stdout = sys.stderr = Paper()
 
 
 def _said(error: BaseException) -> str:
