@@ -392,7 +392,12 @@ def test_a_box_that_does_not_start_is_nobodys_fault(tmp_path, monkeypatch, capsy
         broken.setattr(sandbox, "_OWN", {"__init__.py"})
         (graded,) = _graded(tmp_path / "in", tmp_path / "records", jobs=1)
     assert graded.problem.startswith("not graded, a fault of the grading itself")
-    assert "the box did not start" in graded.problem and "worker" in capsys.readouterr().err
+    assert (
+        "the box did not start" in graded.problem
+        and "ModuleNotFoundError" in capsys.readouterr().err
+    )
+    write_all(tmp_path / "g.csv", [graded], SOURCE)  # no 0: nobody has looked at it
+    assert '\r\nada,,24,,,,,,,"not graded' in (tmp_path / "g.csv").read_bytes().decode("utf-8-sig")
     (graded,) = _graded(tmp_path / "in", tmp_path / "records", jobs=1)
     assert tuple(graded.points(SOURCE, question) for question in QUESTIONS) == FULL
 

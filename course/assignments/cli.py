@@ -188,4 +188,4 @@ def _grade(arguments: argparse.Namespace) -> int:
     places = write_all(arguments.out, results, source)
     for what, place in places.items():
         print(f"{what}: {place}")
-    return 1 if any(g.problem.startswith("not graded") for g in results) else 0
+    return 1 if any(g.failed for g in results) else 0

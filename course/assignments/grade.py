@@ -38,9 +38,12 @@ class Graded:
     problem: str = ""
     seconds: float = 0.0
     by_hand: Mapping[str, float] = field(default_factory=dict)
+    failed: bool = False  # the grading, not the student
 
     def points(self, source: Source, question: str) -> float | None:
-        """The points of one question; ``None`` for a written one that nobody has marked yet."""
+        """The points of one question; ``None`` where nobody has marked it yet."""
+        if self.failed:
+            return None
         if question in source.written:
             return 0.0 if self.problem else self.by_hand.get(question)
         return source.points(question) * self.marks[question].share
@@ -146,7 +149,8 @@ def _graded(
     if record is None:
         problem = problem or f"not graded, a fault of the grading itself: {failed[:300]}"
         marks = {name: Mark(0.0, "empty", message=problem) for name in questions}
-        return Graded(submission.student, marks, written, submission.notes, problem)
+        lost = not submission.problem
+        return Graded(submission.student, marks, written, submission.notes, problem, failed=lost)
     marks = {name: Mark(**mark) for name, mark in record["result"]["marks"].items()}
     notes = [*submission.notes, *record["result"]["notes"]]
     return Graded(submission.student, marks, written, notes, seconds=record["seconds"])

@@ -47,7 +47,7 @@ def write_table(path: Path, results: Sequence[Graded], source: Source) -> None:
         rows.append(
             [
                 _cell(graded.student),
-                f"{total(graded, source):g}",
+                "" if graded.failed else f"{total(graded, source):g}",
                 f"{most:g}",
                 *("" if p is None else f"{p:g}" for p in points),
                 _cell(notes),
