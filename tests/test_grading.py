@@ -454,7 +454,7 @@ def test_marks_by_hand_are_checked(tmp_path):
 def test_a_message_without_its_numbers():
     one = "rows: got 0.2 at [1, 0], expected -3e-05. Divide by T"
     assert common(one) == "rows: got # at [#, #], expected #. Divide by T"
-    assert common("program_2 in float32") == "program_2 in float32"
+    assert common("program_2 in float32: 0/0") == "program_2 in float32: 0/0"
 
 
 def test_a_report_counts_the_same_bug_once():

@@ -196,7 +196,7 @@ def report(results: Sequence[Graded], source: Source) -> str:
 
 def common(message: str) -> str:
     """A message without what differs from student to student: its numbers and places."""
-    return re.sub(r"(?<!\w)[-−]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?!\w)", "#", message)
+    return re.sub(r"(?<![\w/])[-−]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?![\w/])", "#", message)
 
 
 def _written(name: str, results: Sequence[Graded], source: Source) -> str:
