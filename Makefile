@@ -21,10 +21,10 @@ OFFLINE := $(VENV) tools/offline.py
 PYTEST := $(OFFLINE) $(VENV) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8
 PACKAGE_TESTS := $(PYTEST) --dist=load
 NOTEBOOK_TESTS := $(PYTEST) --dist=loadfile -p tests.notebooks.plugin --nbval --nbval-current-env \
-	notebooks
+	notebooks --ignore=notebooks/assignments
 
 .PHONY: help lab lab-environment test test-all test-environment static mutants notebooks book format \
-	clean python
+	classroom clean python
 .DEFAULT_GOAL := help
 
 help:
@@ -33,9 +33,10 @@ help:
 	@echo "make test-all     the same, and the slow and the browser tests"
 	@echo "make mutants      change the mathematics piece by piece: does a test notice? (an hour)"
 	@echo "make book         the notebooks as a site to read, in build/book/site; needs no server"
+	@echo "make classroom    for teachers: nbgrader beside the course, in .venv-classroom"
 	@echo "make notebooks    run the notebooks again and store their outputs (NB=01 picks)"
 	@echo "make format       put code and notebook cells into the project's form"
-	@echo "make clean        remove caches and build folders (the environment .venv stays)"
+	@echo "make clean        remove caches and build folders (environments stay)"
 	@echo
 	@echo "WORKERS=1 runs the tests in one process (by default one a core);"
 	@echo "PYTHON=python3.12 names the Python to use; TORCH_INDEX=… the index for PyTorch."
@@ -53,6 +54,9 @@ lab-environment: python
 
 test-environment: python
 	@"$(PYTHON)" tools/environment.py test
+
+classroom: python
+	@"$(PYTHON)" tools/environment.py classroom
 
 lab: lab-environment
 	@echo "[lab] JupyterLab starts; its address is printed below. Stop it with Ctrl-C."
@@ -97,4 +101,4 @@ format: test-environment
 
 clean:
 	rm -rf build dist mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
-	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +

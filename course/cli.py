@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": ("course.doctor", "look at this machine: what works, what does not, and the fix"),
     "data": ("course.tasks.cli", "get the text that the recorded experiments use"),
     "experiments": ("course.experiments.cli", "list, run and tabulate the recorded experiments"),
+    "assignments": ("course.assignments.cli", "hand out, check and grade the assignments"),
     "pretrained": ("course.pretrained.cli", "list the trained models, and train one again"),
     "kernels": ("course.kernels.cli", "compile the GPU kernels ahead of time, without a GPU"),
     "bench": ("course.bench", "measure this machine against the limits that the notebooks state"),

@@ -25,6 +25,7 @@ STOREYS = (
     "checkpoints training tasks probes plots",
     "experiments pretrained widgets roadmap",
     "bench checks doctor",
+    "assignments",
     "cli",
 )
 LEVEL = {name: level for level, names in enumerate(STOREYS) for name in names.split()}

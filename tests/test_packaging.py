@@ -63,7 +63,7 @@ def test_no_core_module_loads_a_heavy_package() -> None:
 
 
 # Loaded when a command, an exercise or a record asks for them, not when a reader imports a form.
-ON_DEMAND = ("course.bench", "course.checks", "course.experiments")
+ON_DEMAND = ("course.assignments", "course.bench", "course.checks", "course.experiments")
 
 
 def test_importing_the_package_costs_about_what_torch_costs() -> None:

@@ -129,6 +129,16 @@ def steps(house: Path) -> str:
 ALL = "pip torch pip course torch? "
 
 
+def test_the_classroom_has_an_environment_of_its_own(house: Path) -> None:
+    """nbgrader's menus must not reach a reader's JupyterLab."""
+    environment.set_up("classroom")
+    assert steps(house) == ALL
+    assert sorted(p.name for p in house.glob(".venv*")) == [".venv-classroom"]
+    assert any(line.startswith("nbgrader") for line in environment.requirements("classroom"))
+    for tier in ("lab", "test"):
+        assert not any("nbgrader" in line for line in environment.requirements(tier))
+
+
 def test_a_finished_set_up_is_recognised(house: Path) -> None:
     environment.set_up("lab")
     assert steps(house) == ALL

@@ -2,6 +2,7 @@
 
     python tools/environment.py lab     what the notebooks need
     python tools/environment.py test    the same and everything the tests need
+    python tools/environment.py classroom   for teachers: nbgrader too, in .venv-classroom
 
 Run it as often as you like: a finished set-up is recognised in well under a second and touches no
 network, an unfinished or damaged one is repaired.
@@ -59,7 +60,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "course-setup.json"
-TIERS = {"lab": ("kernels",), "test": ("kernels", "dev")}
+TIERS = {"lab": ("kernels",), "test": ("kernels", "dev"), "classroom": ("kernels", "classroom")}
+# Has an environment of its own: nbgrader brings menus, which no reader's JupyterLab should get.
+CLASSROOM = "classroom"
 INDEX_PATIENCE_SECONDS = 5.0
 # A reader's own settings of Python and pip must not reach into this environment.
 FOREIGN = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")
@@ -176,9 +179,9 @@ def make_venv() -> None:
             f"course out of {ROOT}"
         )
     if VENV.exists() or VENV.is_symlink():
-        say("the environment in .venv is unfinished or of another Python: making it anew")
+        say(f"the environment in {VENV.name} is unfinished or of another Python: making it anew")
         clear_venv()
-    say(f"making the environment .venv with Python {platform.python_version()}")
+    say(f"making the environment {VENV.name} with Python {platform.python_version()}")
     made, said = answer(sys.executable, "-m", "venv", str(VENV))
     if not made:
         clear_venv()
@@ -332,12 +335,21 @@ def require_torch() -> None:
         raise SetupError(f"PyTorch does not start: {said}{cause if os.name == 'nt' else ''}")
 
 
+def choose_place(tier: str) -> None:
+    """Which folder the environment of this tier is in."""
+    global VENV, STAMP
+    if tier == CLASSROOM:
+        VENV = ROOT / ".venv-classroom"
+        STAMP = VENV / "course-setup.json"
+
+
 def set_up(tier: str) -> None:
+    choose_place(tier)
     stamp = read_stamp()
     wanted = packages_fingerprint(tier)
     ready = stamp.get(tier) == wanted and venv_python().exists()
     if ready and stamp.get("course") == course_fingerprint():
-        say("the environment in .venv is ready")
+        say(f"the environment in {VENV.name} is ready")
         return
     if not ready:
         install_packages(tier)
