@@ -85,6 +85,30 @@ def _sentences(draw: Draw, n: int, leak: float, *, nouns: int = 8, adjectives: i
     return torch.tensor(rows)
 
 
+def _seldom(least: int) -> tuple[Tensor, Tensor]:
+    """Nouns seen ``least`` times, once less, and ten times with the shares 0.7 and 0.3."""
+    just, too_few, likely, unlikely, filler, a = 10, 11, 12, 13, 20, 40
+    rows = []
+    for noun, times, right in (
+        (just, least, least),
+        (too_few, least - 1, least - 1),
+        (likely, 10, 7),
+        (unlikely, 10, 3),
+    ):
+        rows += [
+            [noun, filler + len(rows) + i, a, noun if i < right else filler + len(rows) + i]
+            for i in range(times)
+        ]
+    asked = [
+        [just, likely, a, just],
+        [likely, too_few, a, likely],
+        [likely, just, a, just],
+        [unlikely, too_few, a, too_few],
+        [just, likely, a, likely],
+    ]
+    return torch.tensor(rows), torch.tensor(asked)
+
+
 def _counting_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
     least = mine["least"]
     truth = partial(_counting, least=least)
@@ -139,7 +163,10 @@ def _counting_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
             rule="each sentence stands there with its nouns exchanged, too: all shares are equal",
             hint="Equal shares are a tie: half a point",
         ),
-        "seldom seen nouns": right(case(*rare)),
+        "seldom seen nouns": right(
+            case(*_seldom(least), name="nouns seen just often enough, and just too seldom"),
+            case(*rare),
+        ),
         "nouns that were never seen": right(
             case(*other_words, name="the nouns of test do not occur in train"), mistakes=None
         ),
