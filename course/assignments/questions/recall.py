@@ -1,4 +1,4 @@
-"""Assignment, after notebooks 09 and 10: what a memory of fixed size can recall."""
+"""Assignment 4, after notebooks 09 and 10: what a memory of fixed size can recall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignment, after notebook 11: probes and interventions in a small circuit."""
+"""Assignment 5, after notebook 11: probes and interventions in a small circuit."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _sentences(draw: Draw, n: int, leak: float, *, nouns: int = 8, adjectives: i
 def _seldom(least: int) -> tuple[Tensor, Tensor]:
     """Nouns seen ``least`` times, once less, and ten times with the shares 0.7 and 0.3."""
     just, too_few, likely, unlikely, filler, a = 10, 11, 12, 13, 20, 40
-    rows = []
+    rows: list[list[int]] = []
     for noun, times, right in (
         (just, least, least),
         (too_few, least - 1, least - 1),
