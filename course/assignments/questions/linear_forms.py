@@ -23,7 +23,7 @@ def parameters(draw: Draw) -> Parameters:
         "exp": draw.whole(5, 15),
         "feature": draw.whole(3, 8),
         "chunk": draw.whole(3, 6),
-        "keep": draw.whole(70, 95) / 100,
+        "keep": draw.whole(60, 75) / 100,
         "window": draw.whole(9, 30),
     }
 
