@@ -27,7 +27,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Modules that draw or show; everything else must not load matplotlib and the like.
-DRAWING = ("course.plots", "course.roadmap", "course.widgets", "course.cli", "course.doctor")
+DRAWING = (
+    *("course.plots", "course.roadmap", "course.widgets", "course.cli", "course.doctor"),
+    "course.bench.widgets",
+)
 HEAVY = {
     *("matplotlib", "ipywidgets", "IPython", "jupyterlab", "triton", "tokenizers", "pooch"),
     *("joblib", "dask", "distributed", "tqdm"),
@@ -215,7 +218,7 @@ def test_the_changelog_knows_this_version() -> None:
 def test_files_that_are_named_exist() -> None:
     for file in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         text = (ROOT / file).read_text(encoding="utf-8")
-        for name in re.findall(r"\]\((?!http)([\w./]+)", text):
+        for name in re.findall(r"\]\((?!http)([\w./-]+)", text):
             assert (ROOT / name).exists(), f"{file} names {name}"
 
 

@@ -95,7 +95,7 @@ FADING_MEAN = Question(
     advice="Right for the short texts of the visible check. Try other lengths, also very long "
     "ones, and words that are all equal; change a later word and look at earlier rows.",
     wrong={
-        "plain mean": (('mine["keep"]**age', "1.0**age"),),
+        "plain mean": (('mine["keep"] ** age', "1.0**age"),),
         "powers the wrong way": (("**age", "**-age"),),
         "divided by T": (("weights.sum(-1, keepdim=True)", "len(x)"),),
         "not divided": (("weights / weights.sum(-1, keepdim=True)", "weights"),),
