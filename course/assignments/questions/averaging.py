@@ -95,14 +95,14 @@ FADING_MEAN = Question(
     advice="Right for the short texts of the visible check. Try other lengths, also very long "
     "ones, and words that are all equal; change a later word and look at earlier rows.",
     wrong={
-        "plain mean": (('mine["keep"] ** age', "1.0**age"),),
-        "powers the wrong way": (("**age", "**-age"),),
+        "plain mean": (('mine["keep"] ** age', "1.0 ** age"),),
+        "powers the wrong way": (("** age", "** -age"),),
         "divided by T": (("weights.sum(-1, keepdim=True)", "len(x)"),),
         "not divided": (("weights / weights.sum(-1, keepdim=True)", "weights"),),
         "divided along the wrong axis": (("sum(-1,", "sum(0,"),),
         "future not hidden": (
             ("torch.where(age >= 0, mine", "(mine"),
-            ("**age, 0.0)", "**age.abs())"),
+            ("** age, 0.0)", "** age.abs())"),
         ),
         "present word missing": (("age >= 0", "age > 0"),),
         "recurrence from zero": """
