@@ -83,17 +83,15 @@ def test_twice_the_tokens_twice_the_products_and_nothing_else() -> None:
 def test_the_sentence_carries_the_numbers() -> None:
     explorer = ChunkExplorer(B=64, T=4_096, D=64)
     clock = explorer.arrays["time over B"]
-    measured = (
-        f"Measured here at B = 64: ≈ {clock[6]:.2g} µs a token, least at B ≈ {2 ** clock.argmin()}."
-    )
+    measured = f"Measured here at B = 64: ≈ {clock[6]:.2g} µs per token, least at B ≈ {2 ** clock.argmin()}."
     ratio = (256 * 64 + 4 * 64 * 64) / (256 + 4 * 64 * 64)
     assert explorer.status == (
-        f"64 chunks of 64: 32,768 operations a token, {ratio:.2f} times those of B = 1, in 256 "
-        f"products of 524.3 kFLOP; 128 numbers stored a token (fewest at B = 64). {measured}"
+        f"64 chunks of 64: 32,768 operations per token, {ratio:.2f} times those of B = 1, in 256 "
+        f"products of 524.3 kFLOP; 128 numbers stored per token (fewest at B = 64). {measured}"
     )
     explorer.set_values(B=1, T=65_536, D=256)
-    assert "65,536 chunks of 1: 263,168 operations a token, 1.00 times" in explorer.status
-    assert "65,537 numbers stored a token (fewest at B = 256)" in explorer.status
+    assert "65,536 chunks of 1: 263,168 operations per token, 1.00 times" in explorer.status
+    assert "65,537 numbers stored per token (fewest at B = 256)" in explorer.status
 
 
 def test_what_is_drawn_are_the_arrays() -> None:

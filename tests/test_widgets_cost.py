@@ -111,7 +111,7 @@ def test_the_sentence_carries_the_numbers() -> None:
         f"Weights of the blocks {12 * 7_087_872 * 4 / 2**20:.1f} MiB, cache 72.0 MiB"
         in explorer.status
     )
-    assert "(72.0 KiB a token), scores of one layer 48.0 MiB" in explorer.status
+    assert "(72.0 KiB per token), scores of one layer 48.0 MiB" in explorer.status
     assert explorer.status.endswith("the weights weigh most.")
     explorer.set_values(T=131_072, H=1, dtype="bfloat16 (2 bytes)")
     assert explorer.status.endswith("the scores weigh most.")

@@ -45,7 +45,7 @@ BENCHES = {
         "course.bench.delta",
         "the delta rule by chunks against the loop over tokens",
         "Time of the delta rule, forward and backward: by chunks, as a loop, and beside additive "
-        "writing; time a token as texts get longer.",
+        "writing; time per token as texts get longer.",
         (5, "runs of each"),
     ),
     "widgets": Bench(

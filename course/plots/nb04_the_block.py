@@ -116,11 +116,14 @@ def feed_forward_store(x: object, keys: object, bias: object, values: object) ->
     canvas.arrow(
         (read.centre[0], read.bottom[1] + 0.15), (read.centre[0], K.y - 3.0), role="stream"
     )
+    b = canvas.matrix(
+        "b", "N 1", at=K.beside(1.4), role="learned", values=shift[:, None], digits=None, cell=cell,
+    )  # fmt: skip
     m = canvas.matrix(
-        "match", "N 1", at=K.beside(6.4), values=match[:, None], digits=None, cell=cell,
+        "match", "N 1", at=b.beside(6.4), values=match[:, None], digits=None, cell=cell,
         role="plain", rows=np.flatnonzero(match).tolist(),
     )  # fmt: skip
-    canvas.arrow(K, m, words="relu(key·x + b)")
+    canvas.arrow(b, m, words="relu(key·x + b)")
     V = canvas.matrix(
         "values: columns of $W_2$", "N F", at=m.beside(4.6), role="value", values=stored,
         digits=None, cell=cell,
@@ -145,10 +148,10 @@ def feed_forward_store(x: object, keys: object, bias: object, values: object) ->
             f"{': ' + which if which else ''}; the sum of their values is ({answer})."
         ),
         alt=(
-            f"A token of {E} numbers above {N} keys, the rows of W_1. A column of {N} matches, "
-            f"relu of key times token plus bias. {N} values, the columns of W_2; each is taken as "
-            "many times as its key matches, and the sum, below, is added to the stream. Keys and "
-            "values of the units that answer are framed."
+            f"A token of {E} numbers above {N} keys, the rows of W_1; beside them the biases b. A "
+            f"column of {N} matches, relu of key times token plus bias. {N} values, the columns of "
+            "W_2; each is taken as many times as its key matches, and the sum, below, is added to "
+            "the stream. Keys and values of the units that answer are framed."
         ),
     )
 

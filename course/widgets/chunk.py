@@ -21,10 +21,14 @@ PRODUCTS = 4  # of a chunk: Q Kᵀ, A V, Q S, Kᵀ V
 # The chunk form as it is derived; the engine joins small chunks, and its clock would be of others.
 _FORM: dict[str, Any] = {"impl": "reference", "form": "chunk"}
 _PANELS: dict[str, tuple[tuple[str, str], ...]] = {
-    "operations a token": (("inside", "inside chunks"), ("between", "through S"), ("all", "both")),
-    "numbers stored a token": (("scores", "scores A"), ("states", "states S"), ("kept", "both")),
+    "operations per token": (
+        ("inside", "inside chunks"),
+        ("between", "through S"),
+        ("all", "both"),
+    ),
+    "numbers stored per token": (("scores", "scores A"), ("states", "states S"), ("kept", "both")),
     "matrix products": (("calls", "how many"), ("work", "FLOP in one")),
-    "µs a token": (("time", "measured here"),),
+    "µs per token": (("time", "measured here"),),
 }
 
 
@@ -56,7 +60,7 @@ class ChunkExplorer(Explorer):
 
         ``inside``, ``between`` and their sum ``all``; ``scores``, ``states`` and their sum
         ``kept``; ``… over B`` is the same over ``SIZES``. The last chunk may be short.
-        ``time over B`` are measured microseconds a token over the sizes up to 1,024; ``timed`` is
+        ``time over B`` are measured microseconds per token over the sizes up to 1,024; ``timed`` is
         the one of them that is nearest to B, ``time`` what it takes.
         """
 
@@ -137,9 +141,9 @@ class ChunkExplorer(Explorer):
         return (
             f"{arrays['chunks']:,} chunks of {values['B']}: {arrays['all']:,.0f} operations a "
             f"token, {number(more, 2)} times those of B = 1, in {arrays['calls']:,} products of "
-            f"{_short(arrays['work'])}; {arrays['kept']:,.0f} numbers stored a token (fewest at "
+            f"{_short(arrays['work'])}; {arrays['kept']:,.0f} numbers stored per token (fewest at "
             f"B = {values['D']}). Measured here at B = {arrays['timed']}: ≈ "
-            f"{arrays['time']:.2g} µs a token, least at B ≈ "
+            f"{arrays['time']:.2g} µs per token, least at B ≈ "
             f"{SIZES[arrays['time over B'].argmin()]}."
         )
 
@@ -149,7 +153,7 @@ class ChunkExplorer(Explorer):
             "Four charts with logarithmic axes over the chunk size. Operations: those inside "
             "chunks rise, those through the state are level. Numbers stored: scores rise, states "
             "fall, their sum has a valley. Products: their number falls, the work in one rises. "
-            f"Time a token, measured: {_ends(arrays['time over B'])}. "
+            f"Time per token, measured: {_ends(arrays['time over B'])}. "
             f"{self.finding(values, arrays)}"
         )
 
@@ -167,7 +171,7 @@ def _ends(clock: np.ndarray) -> str:
 
 @lru_cache(maxsize=32)
 def _clock(D: int) -> np.ndarray:
-    """Measured microseconds a token [11] of the course's chunk form, sizes from 1 to 1,024.
+    """Measured microseconds per token [11] of the course's chunk form, sizes from 1 to 1,024.
 
     One head of width D, no feature map, not divided: what the counts are of.
     """

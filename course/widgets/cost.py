@@ -174,7 +174,7 @@ class CostExplorer(Explorer):
             f"{number(100 * arrays['pairs'] / total, 1)} % of it for pairs (half from "
             f"{arrays['crossing']:,} tokens on). Weights of the blocks "
             f"{size(arrays['weights'])}, cache "
-            f"{size(arrays['cache'])} ({size(arrays['token'])} a token), scores of one layer "
+            f"{size(arrays['cache'])} ({size(arrays['token'])} per token), scores of one layer "
             f"{size(arrays['scores'])}: the {heaviest} weigh{'s' if heaviest == 'cache' else ''} "
             "most."
         )

@@ -101,7 +101,7 @@ class RegisterExplorer(Explorer):
         self._cache = axes.imshow(
             np.zeros(shape), cmap=colour_map(SIGNED), norm=Normalize(-1.5, 1.5), aspect="auto"
         )
-        _bare(axes, "cache: a row a word")
+        _bare(axes, "cache: a row per word")
         axes.set_xticks([1.5, 6.5], ["φ(key)", "value"])
         # Texts, not tick labels: an axis with a changed label means that everything is drawn anew.
         self._words = [
