@@ -83,7 +83,10 @@ def test_twice_the_tokens_twice_the_products_and_nothing_else() -> None:
 def test_the_sentence_carries_the_numbers() -> None:
     explorer = ChunkExplorer(B=64, T=4_096, D=64)
     clock = explorer.arrays["time over B"]
-    measured = f"Measured here at B = 64: ≈ {clock[6]:.2g} µs per token, least at B ≈ {2 ** clock.argmin()}."
+    measured = (
+        f"Measured here at B = 64: ≈ {clock[6]:.2g} µs per token, least at B ≈ "
+        f"{2 ** clock.argmin()}."
+    )
     ratio = (256 * 64 + 4 * 64 * 64) / (256 + 4 * 64 * 64)
     assert explorer.status == (
         f"64 chunks of 64: 32,768 operations per token, {ratio:.2f} times those of B = 1, in 256 "

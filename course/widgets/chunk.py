@@ -139,7 +139,7 @@ class ChunkExplorer(Explorer):
         """Operations against those of single steps, numbers stored, and the clock."""
         more = arrays["all"] / arrays["step by step"]
         return (
-            f"{arrays['chunks']:,} chunks of {values['B']}: {arrays['all']:,.0f} operations a "
+            f"{arrays['chunks']:,} chunks of {values['B']}: {arrays['all']:,.0f} operations per "
             f"token, {number(more, 2)} times those of B = 1, in {arrays['calls']:,} products of "
             f"{_short(arrays['work'])}; {arrays['kept']:,.0f} numbers stored per token (fewest at "
             f"B = {values['D']}). Measured here at B = {arrays['timed']}: ≈ "
