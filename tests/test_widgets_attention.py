@@ -282,6 +282,23 @@ def test_the_slider_of_the_row_ends_with_the_sentence() -> None:
     assert explorer.status.split(". ")[-1].startswith("Row 2, “·king”, gives")
 
 
+def test_a_row_beyond_the_sentence_is_refused_with_what_the_field_shows() -> None:
+    explorer = AttentionExplorer(vectors=UNTRAINED)
+    field = part(explorer, ipw.Text, "Row in full")
+    assert field.description == "Row in full, a number from 1 to 10"
+    field.value = "11"
+    assert spoken(explorer, "alert") == (
+        "Row in full: expected a whole number from 1 to 10, got 11. It stays at 10."
+    )
+    assert field.value == "10"
+    part(explorer, ipw.Text, "Sentence").value = "a b c d e f g h i j k"
+    assert field.value == "11" and spoken(explorer, "alert") is None  # the last row, as before
+    field.value = "3"
+    assert explorer.arrays["row"] == 2
+    explorer.set_values(row=40)  # for code 40 stands for the last row
+    assert explorer.arrays["row"] == 10 and field.value == "11"
+
+
 def test_without_the_first_column_the_rest_of_a_row_adds_up_to_one() -> None:
     plain, hidden = look_up(block=2, head=2), look_up(block=2, head=2, hide=True)
     shown, weights = hidden["shown"], plain["weights"]
@@ -294,6 +311,8 @@ def test_without_the_first_column_the_rest_of_a_row_adds_up_to_one() -> None:
     assert f"without the first piece, which gets ≈ {100 * first:.0f} %, " in status
     before = np.mean([shown[t, t - 1] for t in range(2, 17)])
     assert f"≈ {100 * before:.0f} % go to the previous piece" in status
+    untrained = AttentionExplorer(vectors=UNTRAINED, hide=True)
+    assert "visible; the weights shown leave out the first word." in untrained.status
     alone = AttentionExplorer(hide=True, row=1)
     assert alone.status.endswith("Row 1, “m”, has nothing left to look at.")
 

@@ -122,7 +122,7 @@ def test_the_sentence_says_whether_distance_alone_decides() -> None:
     explorer.set_values(scheme=ALIBI, position=0)
     assert "0 of 1 scores" in explorer.status and "as 1.0 equal" in explorer.status
     explorer.set_values(scheme=STORED, head=3, position=127)
-    assert "the largest weight, 1.00, lies 1 back" in explorer.status
+    assert "the largest 1.00, 1 back" in explorer.status
 
 
 def test_a_table_is_new_where_the_query_stands_a_distance_where_the_key_does() -> None:

@@ -342,6 +342,8 @@ class AttentionExplorer(Explorer):
         )
         verb = "scores itself" if selfish == 1 else "score themselves"
         pairs = f"{int(arrays['visible'].sum())} of {len(words) ** 2} pairs are visible"
+        if values["hide"]:
+            pairs += "; the weights shown leave out the first word"
         said = f"{kind}; {selfish} of {len(words)} words {verb} highest; {pairs}."
         return f"{said} {_row_in_words(arrays)}"
 

@@ -7,7 +7,7 @@ import re
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, ClassVar
 
@@ -73,6 +73,10 @@ class Slider:
         place = self.low + round((number - self.low) / self.step) * self.step
         return self.read(round(min(place, self.high), 10))
 
+    def _spoken(self) -> str:
+        """The name of the number field."""
+        return f"{self.label}, a number from {_text(self.low)} to {_text(self.high)}"
+
     def widgets(self, receive: Receive) -> tuple[ipw.Widget, ...]:
         if self.log:
             make, low, high = ipw.FloatLogSlider, np.log2(self.low), np.log2(self.high)
@@ -96,7 +100,7 @@ class Slider:
             value=_text(self.value),
             continuous_update=False,
             # The name that a screen reader speaks; eyes have read it before the slider.
-            description=f"{self.label}, a number from {_text(self.low)} to {_text(self.high)}",
+            description=self._spoken(),
             style={"description_width": "0px"},
             layout=ipw.Layout(width="4.8em"),
         )
@@ -114,7 +118,10 @@ class Slider:
 
     def show(self, widgets: Sequence[ipw.Widget], value: Any) -> None:
         slider, field = widgets
+        if not self.log:
+            slider.max = self.high
         slider.value = self._place(value)
+        field.description = self._spoken()
         field.value = _text(value)
 
 
@@ -345,7 +352,11 @@ class Explorer(ipw.VBox):
         return ()
 
     def ends(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> Mapping[str, float]:
-        """The highest place of a slider where what is shown now leaves less room than usual."""
+        """The highest place of a slider where what is shown now leaves less room than usual.
+
+        Not for logarithmic sliders. A reader cannot go beyond; code may, and ``compute`` then takes
+        the end.
+        """
         return {}
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
@@ -438,10 +449,10 @@ class Explorer(ipw.VBox):
     def _enter(self, name: str, raw: object) -> None:
         """Take what the reader entered, or say in a sentence why not and keep the last values."""
         try:
-            values = {**self.values, name: self.controls[name].read(raw)}
+            control, kept = self._as_it_stands(name)
+            values = {**self.values, name: control.read(raw)}
             arrays = self.compute(**values)
         except ValueError as error:
-            kept = self.values[name]
             shown = f"“{_clip(kept, 120)}”" if isinstance(kept, str) else _text(kept)
             to_mend = isinstance(self.controls[name], TextField)
             what = "The picture" if to_mend else "It"
@@ -491,19 +502,24 @@ class Explorer(ipw.VBox):
     def _mirror(self) -> None:
         """Let every control show the value that holds, grey where it does nothing."""
         self._mirroring = threading.get_ident()
-        idle, ends = self.idle(self.values), self.ends(self.values, self.arrays)
+        idle = self.idle(self.values)
         try:
             self._mark(None)
-            for name, control in self.controls.items():
-                value = self.values[name]
-                if isinstance(control, Slider) and not control.log:
-                    end = ends.get(name, control.high)
-                    value, self._parts[name][0].max = min(value, end), end
+            for name in self.controls:
+                control, value = self._as_it_stands(name)
                 control.show(self._parts[name], value)
                 for part in self._parts[name]:
                     part.disabled = name in idle
         finally:
             self._mirroring = None
+
+    def _as_it_stands(self, name: str) -> tuple[Control, Any]:
+        """A control with the range that can be reached now, and the value that it shows."""
+        control, value = self.controls[name], self.values[name]
+        end = self.ends(self.values, self.arrays).get(name)
+        if isinstance(control, Slider) and end is not None:
+            return replace(control, high=end), min(value, end)
+        return control, value
 
     def _mark(self, name: str | None) -> None:
         """Frame the field whose entry was refused and stays there; None: no field."""

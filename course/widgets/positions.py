@@ -182,12 +182,11 @@ class PositionExplorer(Explorer):
         best = int(row.argmax())
         what = "positions" if values["scheme"] in (*TABLES, STORED) else "distances"
         return (
-            f"{values['scheme']}, head {values['head']}: moved from position {REFERENCE} to "
-            f"{values['position']}, {how}; {arrays['beyond']} of {len(far)} scores need {what} "
-            f"beyond training; the nearest key scores {number(far[0], 2)}, the farthest "
-            f"{number(far[-1], 2)}; the largest weight, {number(row[best], 2)}, lies "
-            f"{values['position'] - best} back; the weights are as spread out as "
-            f"{number(spread, 1)} equal ones."
+            f"{values['scheme']}, head {values['head']}: from position {REFERENCE} to "
+            f"{values['position']} {how}; {arrays['beyond']} of {len(far)} scores need {what} "
+            f"beyond training; nearest key {number(far[0], 2)}, farthest {number(far[-1], 2)}; "
+            f"weights as spread out as {number(spread, 1)} equal ones, the largest "
+            f"{number(row[best], 2)}, {values['position'] - best} back."
         )
 
     def alt(self, values: dict[str, Any], arrays: dict[str, Any]) -> str:
