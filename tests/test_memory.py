@@ -7,6 +7,7 @@ wrong ones in their place, which one of these tests at least must refuse.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -782,3 +783,16 @@ def test_errors_of_the_state(change: dict[str, Any], words: str) -> None:
             attend(memory, rule, q, k, v, x, initial_state=bad)
         with pytest.raises(ValueError, match=f"^initial_state.{words}"):
             steps(memory, rule, q, k, v, x, bad)
+
+
+@pytest.mark.parametrize("rule", ["gated", "delta"])
+def test_the_form_asked_for_is_the_one_that_runs(rule: str) -> None:
+    """The forms give one result but for rounding; bit by bit the loop is not the chunks."""
+    q, k, v, x = (y.float() for y in inputs(150))
+    outs = {form: attend(memory, rule, q, k, v, x, form=form) for form in ("loop", "chunk")}
+    small = attend(memory, rule, q, k, v, x, chunk_size=16)
+    close(outs["loop"], outs["chunk"], rule, 1e-4)
+    for one, other in itertools.combinations((*outs.values(), small), 2):
+        assert not torch.equal(one, other)
+    one_chunk = attend(memory, rule, q, k, v, x, chunk_size=1)
+    close(one_chunk, outs["loop"], rule, 1e-4)

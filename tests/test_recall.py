@@ -169,6 +169,16 @@ def test_any_kind_of_number_gives_the_same(m: Any) -> None:
     assert torch.equal(m.draw_keys(3, 4), m.draw_keys(small(3), small(4), trials=small(1)))
 
 
+def test_what_is_known_of_correlated_keys(m: Any) -> None:
+    alike = {"keys": "correlated", "cosine": 0.4, "trials": 3}
+    assert m.recall_error(5, 4, rule="delta", age=0, passes=2, **alike).law == 0
+    assert m.recall_error(5, 4, rule="delta", age=0, beta=0.5, passes=2, **alike).law is None
+    assert m.recall_error(5, 3, rule="least_squares", **alike).law == pytest.approx(0.4**0.5)
+    assert m.recall_error(5, 2, rule="least_squares", **alike).law is None
+    near, far = (m.recall_error(5, 9, **(alike | {"cosine": c})).law for c in (0.9, 0.1))
+    assert near > 2 * far
+
+
 def test_features_have_length_one_but_with_divide(m: Any) -> None:
     """With independent Gaussian values the error is that of the leaks, √(Σ(L − I)²/N)."""
     n, d, trials = 6, 4, 4000
