@@ -55,6 +55,12 @@ def test_every_module_of_questions_has_its_source():
     assert list(assignments()) == NAMES
 
 
+def test_assignments_are_in_the_order_of_the_course():
+    in_order = ["averaging", "qkv_block", "linear_forms", "recall", "winograd_probes"]
+    assert list(assignments()) == in_order
+    assert [one.number for one in assignments().values()] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_source_is_whole(name):
     assert faults(read_source(name), find_assignment(name)) == []
@@ -196,6 +202,11 @@ def test_faults_are_found_in_a_check_cell(change, said):
     assert said in "; ".join(faults(source, find_assignment("averaging")))
 
 
+WRITTEN_HINT = (
+    "<details><summary>Hint 1</summary>\n\nWhich numbers go into the denominator of the softmax?"
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -204,6 +215,8 @@ def test_faults_are_found_in_a_check_cell(change, said):
         ("*Easy, 15 minutes", "*15 minutes", "difficulty and minutes is missing"),
         ("<details><summary>If you read", "<details><summary>With", "help for an error"),
         ("def fading_mean(", "def faded(", "the student does not see 'def fading_mean('"),
+        ("# Assignment 1 · ", "# Assignment 2 · ", "begin with '# Assignment 1 · …'"),
+        (WRITTEN_HINT, "", "leak-in-words: a first hint is missing"),
         ("- (1 point) says that", "- says that", "points do not add up"),
     ],
 )

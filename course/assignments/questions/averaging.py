@@ -621,6 +621,7 @@ def draw_present_share(ax, T):
 )
 
 ASSIGNMENT = Assignment(
+    1,
     "averaging",
     "From an average to attention",
     (FADING_MEAN, SCORES_FOR, RECENT_MEAN, EXPOSES, PRESENT_SHARE),

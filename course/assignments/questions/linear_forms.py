@@ -610,6 +610,7 @@ DRAW_MEMORY = Question(
 )
 
 ASSIGNMENT = Assignment(
+    3,
     "linear_forms",
     "Linear attention: kernels, forms, the recurrence",
     (FEATURES, FIRST_LENGTH, FADING_CHUNKS, SHORTEN, DRAW_MEMORY),

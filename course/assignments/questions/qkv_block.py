@@ -732,6 +732,7 @@ DRAW_STREAMS = Question(
 )
 
 ASSIGNMENT = Assignment(
+    2,
     "qkv_block",
     "Query, key and value; scale and position; the block",
     (SAME_SCORES, MOVE_KEYS, HEAD_BY_HAND, EXPOSES_BLOCK, DRAW_STREAMS),

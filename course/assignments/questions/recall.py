@@ -567,6 +567,7 @@ RECALL = Question(
 )
 
 ASSIGNMENT = Assignment(
+    4,
     "recall",
     "What a memory of fixed size can recall",
     (SPLIT_READING, WIDTH_NEEDED, FOOLS, RECALL),

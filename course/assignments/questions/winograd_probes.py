@@ -784,6 +784,7 @@ LENS = Question(
 )
 
 ASSIGNMENT = Assignment(
+    5,
     "winograd_probes",
     "Probes and interventions in a small circuit",
     (BY_COUNTING, TWO_SENTENCES, SHARES_CARRIED, TWO_HEADS, LENS),
