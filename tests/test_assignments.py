@@ -23,6 +23,7 @@ from course.assignments.solved import kill_table, namespace, solution_marks
 from course.assignments.source import (
     BEGIN,
     END,
+    FOLDER,
     faults,
     grade_id_of,
     mark_scheme,
@@ -72,6 +73,24 @@ def test_a_source_has_four_to_six_questions_of_each_kind(name):
     assert 4 <= len(asked) + len(source.written) <= 6 and source.written
     drawing = [q for q in asked if q.function.startswith("draw_")]
     assert drawing, "one question is a plot: its function draws on an Axes"
+
+
+def _minutes(source):
+    texts = (text_of(c) for c in source.cells)
+    return sum(int(m) for text in texts for m in re.findall(r"\*\w+, (\d+) minutes", text))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_teachers_table_is_that_of_the_sources(name):
+    source = read_source(name)
+    asked = [q.name for q in find_assignment(name).questions] + source.written
+    points = sum(map(source.points, asked))
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    row = rf"^\| `{name}` \| [^|]+ \| {points:g} \| {_minutes(source)} \| [^|]+ \|$"
+    assert re.search(row, readme, re.MULTILINE)
+    assert f": {points:g} points, about " in text_of(source.cells[0])
+    week, days = readme.partition("*Six weeks*")[2].partition("*Two days*")[::2]
+    assert f"`{name}`" in week and f"`{name}`" in days.partition("## ")[0]
 
 
 @pytest.mark.parametrize("student", STUDENTS)
