@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import re
 
@@ -18,7 +19,7 @@ from course.assignments.catalogue import assignments, find_assignment, parameter
 from course.assignments.drawing import drawn
 from course.assignments.guide import guide
 from course.assignments.question import Draw, marked
-from course.assignments.questions import averaging
+from course.assignments.questions import averaging, qkv_block, recall, winograd_probes
 from course.assignments.solved import kill_table, namespace, solution_marks
 from course.assignments.source import (
     BEGIN,
@@ -305,10 +306,67 @@ def test_a_failing_check_is_an_error_under_nbgrader(monkeypatch, capsys):
 # The questions of averaging
 
 
-def test_the_programs_of_the_notebook_are_those_of_the_referee():
-    text = text_of(read_source("averaging").cell("programs"))
-    for program in averaging.PROGRAMS:
+@pytest.mark.parametrize(
+    ("name", "cell", "programs"),
+    [
+        ("averaging", "programs", averaging.PROGRAMS),
+        ("qkv_block", "blocks", qkv_block.BLOCKS),
+    ],
+)
+def test_the_programs_of_the_notebook_are_those_of_the_referee(name, cell, programs):
+    text = text_of(read_source(name).cell(cell))
+    for program in programs:
         assert inspect.getsource(program).strip() in text
+
+
+def _names_of(name, student):
+    """The parameters of a student, and the names of the notebook's cells."""
+    source = read_source(name)
+    return parameters_of(find_assignment(name), student), namespace(source, student)
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_part_of_a_block_is_that_of_the_referee(student):
+    _, told = _names_of("qkv_block", student)
+    draw = Draw("part", student)
+    n, allowed = draw.normal(5, 3), torch.ones(5, 5).tril().bool()
+    mine = told["attention_part"](n, allowed, 0.3)
+    torch.testing.assert_close(mine, qkv_block.attention_part(n, allowed, 0.3))
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_memories_of_the_notebook_are_those_of_the_referee(student):
+    mine, told = _names_of("recall", student)
+    draw = Draw("memories", student)
+    K, words = draw.normal(6, 3), torch.tensor([draw.whole(0, 3) for _ in range(6)])
+    for rule in recall.RULES:
+        expected = recall.state_after(rule, K, words, mine["decay"])
+        torch.testing.assert_close(told["state_after"](rule, K, words), expected)
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_readers_of_the_notebook_are_those_of_the_referee(student):
+    mine, told = _names_of("winograd_probes", student)
+    for words in ("ANIMALS", "PLACES", "OF_CROSSER", "OF_CROSSED"):
+        assert told[words] == getattr(winograd_probes, words)
+    nouns = (*winograd_probes.ANIMALS, *winograd_probes.PLACES)
+    for one in itertools.product(nouns, nouns, told["OF_CROSSER"] + told["OF_CROSSED"]):
+        expected = winograd_probes.said_by_rules(one, mine["known"])
+        assert {rule: told[rule](*one) for rule in expected} == expected
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_rest_of_the_model_and_the_heads_are_those_of_the_referee(student):
+    mine, told = _names_of("winograd_probes", student)
+    draw = Draw("heads", student)
+    circuit = *(draw.normal(4, 3), *(draw.normal(3, 3) for _ in range(3))), draw.normal(3)
+    expected = winograd_probes.margin(*circuit, mine["scale"])
+    torch.testing.assert_close(told["margin"](*circuit), expected)
+    scores, values = draw.normal(2, 5), draw.normal(2, 5)
+    assert told["output"](scores, values) == winograd_probes.output(scores, values)
+    for heads in ([0], [1], [0, 1]):
+        gone = winograd_probes.without_look(scores, heads, 2)
+        assert torch.equal(told["without"](scores, heads, 2), gone)
 
 
 def test_the_mark_scheme_is_read():
