@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import re
 
@@ -18,11 +19,12 @@ from course.assignments.catalogue import assignments, find_assignment, parameter
 from course.assignments.drawing import drawn
 from course.assignments.guide import guide
 from course.assignments.question import Draw, marked
-from course.assignments.questions import averaging
+from course.assignments.questions import averaging, qkv_block, recall, winograd_probes
 from course.assignments.solved import kill_table, namespace, solution_marks
 from course.assignments.source import (
     BEGIN,
     END,
+    FOLDER,
     faults,
     grade_id_of,
     mark_scheme,
@@ -55,6 +57,12 @@ def test_every_module_of_questions_has_its_source():
     assert list(assignments()) == NAMES
 
 
+def test_assignments_are_in_the_order_of_the_course():
+    in_order = ["averaging", "qkv_block", "linear_forms", "recall", "winograd_probes"]
+    assert list(assignments()) == in_order
+    assert [one.number for one in assignments().values()] == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_source_is_whole(name):
     assert faults(read_source(name), find_assignment(name)) == []
@@ -66,6 +74,24 @@ def test_a_source_has_four_to_six_questions_of_each_kind(name):
     assert 4 <= len(asked) + len(source.written) <= 6 and source.written
     drawing = [q for q in asked if q.function.startswith("draw_")]
     assert drawing, "one question is a plot: its function draws on an Axes"
+
+
+def _minutes(source):
+    texts = (text_of(c) for c in source.cells)
+    return sum(int(m) for text in texts for m in re.findall(r"\*\w+, (\d+) minutes", text))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_teachers_table_is_that_of_the_sources(name):
+    source = read_source(name)
+    asked = [q.name for q in find_assignment(name).questions] + source.written
+    points = sum(map(source.points, asked))
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    row = rf"^\| `{name}` \| [^|]+ \| {points:g} \| {_minutes(source)} \| [^|]+ \|$"
+    assert re.search(row, readme, re.MULTILINE)
+    assert f": {points:g} points, about " in text_of(source.cells[0])
+    week, days = readme.partition("*Six weeks*")[2].partition("*Two days*")[::2]
+    assert f"`{name}`" in week and f"`{name}`" in days.partition("## ")[0]
 
 
 @pytest.mark.parametrize("student", STUDENTS)
@@ -196,6 +222,11 @@ def test_faults_are_found_in_a_check_cell(change, said):
     assert said in "; ".join(faults(source, find_assignment("averaging")))
 
 
+WRITTEN_HINT = (
+    "<details><summary>Hint 1</summary>\n\nWhich numbers go into the denominator of the softmax?"
+)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -204,6 +235,8 @@ def test_faults_are_found_in_a_check_cell(change, said):
         ("*Easy, 15 minutes", "*15 minutes", "difficulty and minutes is missing"),
         ("<details><summary>If you read", "<details><summary>With", "help for an error"),
         ("def fading_mean(", "def faded(", "the student does not see 'def fading_mean('"),
+        ("# Assignment 1 · ", "# Assignment 2 · ", "begin with '# Assignment 1 · …'"),
+        (WRITTEN_HINT, "", "leak-in-words: a first hint is missing"),
         ("- (1 point) says that", "- says that", "points do not add up"),
     ],
 )
@@ -273,10 +306,67 @@ def test_a_failing_check_is_an_error_under_nbgrader(monkeypatch, capsys):
 # The questions of averaging
 
 
-def test_the_programs_of_the_notebook_are_those_of_the_referee():
-    text = text_of(read_source("averaging").cell("programs"))
-    for program in averaging.PROGRAMS:
+@pytest.mark.parametrize(
+    ("name", "cell", "programs"),
+    [
+        ("averaging", "programs", averaging.PROGRAMS),
+        ("qkv_block", "blocks", qkv_block.BLOCKS),
+    ],
+)
+def test_the_programs_of_the_notebook_are_those_of_the_referee(name, cell, programs):
+    text = text_of(read_source(name).cell(cell))
+    for program in programs:
         assert inspect.getsource(program).strip() in text
+
+
+def _names_of(name, student):
+    """The parameters of a student, and the names of the notebook's cells."""
+    source = read_source(name)
+    return parameters_of(find_assignment(name), student), namespace(source, student)
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_part_of_a_block_is_that_of_the_referee(student):
+    _, told = _names_of("qkv_block", student)
+    draw = Draw("part", student)
+    n, allowed = draw.normal(5, 3), torch.ones(5, 5).tril().bool()
+    mine = told["attention_part"](n, allowed, 0.3)
+    torch.testing.assert_close(mine, qkv_block.attention_part(n, allowed, 0.3))
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_memories_of_the_notebook_are_those_of_the_referee(student):
+    mine, told = _names_of("recall", student)
+    draw = Draw("memories", student)
+    K, words = draw.normal(6, 3), torch.tensor([draw.whole(0, 3) for _ in range(6)])
+    for rule in recall.RULES:
+        expected = recall.state_after(rule, K, words, mine["decay"])
+        torch.testing.assert_close(told["state_after"](rule, K, words), expected)
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_readers_of_the_notebook_are_those_of_the_referee(student):
+    mine, told = _names_of("winograd_probes", student)
+    for words in ("ANIMALS", "PLACES", "OF_CROSSER", "OF_CROSSED"):
+        assert told[words] == getattr(winograd_probes, words)
+    nouns = (*winograd_probes.ANIMALS, *winograd_probes.PLACES)
+    for one in itertools.product(nouns, nouns, told["OF_CROSSER"] + told["OF_CROSSED"]):
+        expected = winograd_probes.said_by_rules(one, mine["known"])
+        assert {rule: told[rule](*one) for rule in expected} == expected
+
+
+@pytest.mark.parametrize("student", STUDENTS[:4])
+def test_the_rest_of_the_model_and_the_heads_are_those_of_the_referee(student):
+    mine, told = _names_of("winograd_probes", student)
+    draw = Draw("heads", student)
+    circuit = *(draw.normal(4, 3), *(draw.normal(3, 3) for _ in range(3))), draw.normal(3)
+    expected = winograd_probes.margin(*circuit, mine["scale"])
+    torch.testing.assert_close(told["margin"](*circuit), expected)
+    scores, values = draw.normal(2, 5), draw.normal(2, 5)
+    assert told["output"](scores, values) == winograd_probes.output(scores, values)
+    for heads in ([0], [1], [0, 1]):
+        gone = winograd_probes.without_look(scores, heads, 2)
+        assert torch.equal(told["without"](scores, heads, 2), gone)
 
 
 def test_the_mark_scheme_is_read():

@@ -19,11 +19,12 @@ def assignments() -> Mapping[str, Assignment]:
     """All assignments by name, in the order of the course."""
     from course.assignments import questions
 
-    found = {}
-    for name in sorted(info.name for info in pkgutil.iter_modules(questions.__path__)):
-        module = importlib.import_module(f"course.assignments.questions.{name}")
-        found[module.ASSIGNMENT.name] = module.ASSIGNMENT
-    return MappingProxyType(found)
+    modules = (
+        importlib.import_module(f"course.assignments.questions.{info.name}")
+        for info in pkgutil.iter_modules(questions.__path__)
+    )
+    ordered = sorted((module.ASSIGNMENT for module in modules), key=lambda one: one.number)
+    return MappingProxyType({one.name: one for one in ordered})
 
 
 def find_assignment(name: str) -> Assignment:

@@ -111,7 +111,7 @@ def _list(arguments: argparse.Namespace) -> int:
         source, assignment = read_source(name), assignments()[name]
         asked = [q.name for q in assignment.questions] + source.written
         points = sum(map(source.points, asked))
-        print(f"{name:12} {len(asked)} questions, {points:g} points: {assignment.title}")
+        print(f"{name:15} {len(asked)} questions, {points:g} points: {assignment.title}")
     return 0
 
 

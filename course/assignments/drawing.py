@@ -1,8 +1,11 @@
-"""What a student's picture shows, as arrays: the curves of an Axes, its labels and its scales."""
+"""What a student's picture shows, as arrays: the curves of an Axes, its labels and its scales.
+
+Below: what is asked of all pictures, as properties (:func:`pictured`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +13,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from course.checks.answers import Wrong, answer_of, as_tensor
+from course.checks import Test, Wrong, differs
+from course.checks.answers import answer_of, as_tensor
+from course.checks.properties import sentence
 
 
 @dataclass(frozen=True)
@@ -74,3 +79,89 @@ def draw_with(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         "yscale": ax.get_yscale(),
         "legend": ax.get_legend() is not None,
     }
+
+
+# What a picture shows, as properties
+
+
+def pictured(look: Callable[..., str | None], *calls: tuple[Any, ...], **options: object) -> Test:
+    """``look(picture, *call, **options)`` finds nothing wrong in the pictures for the ``calls``."""
+
+    def test(function: Callable[..., Any]) -> str | None:
+        said = (look(drawn(function, *call), *call, **options) for call in calls)
+        return next((one for one in said if one), None)
+
+    return test
+
+
+def curve_of(picture: Drawn, label: str) -> tuple[Tensor, Tensor]:
+    """The points of the curve with this label; :class:`Wrong` if there is none."""
+    found = [curve for curve in picture.curves if curve.label.strip().lower() == label]
+    if not found:
+        labels = ", ".join(curve.label for curve in picture.curves) or "no curve"
+        raise Wrong(f"no curve has the label {label!r}; found: {labels}. ax.plot(x, y, label=…)")
+    return found[0].x, found[0].y
+
+
+def labelled(picture: Drawn, *_: object, labels: Sequence[str]) -> str | None:
+    """There is a curve with each of the labels, and a legend."""
+    for label in labels:
+        curve_of(picture, label)
+    return None if picture.legend else "there is no legend: ax.legend()"
+
+
+def scaled(picture: Drawn, *_: object, logarithmic: str = "") -> str | None:
+    """Both axes have labels, and those in ``logarithmic`` ("x", "y", "xy") are logarithmic."""
+    for axis, label in (("x", picture.xlabel), ("y", picture.ylabel)):
+        if not label.strip():
+            return f"the {axis} axis has no label: ax.set_{axis}label(…)"
+    for axis, scale in (("x", picture.xscale), ("y", picture.yscale)):
+        wanted = "log" if axis in logarithmic else "linear"
+        if scale != wanted:
+            return f"the {axis} axis is {scale}, expected {wanted}: ax.set_{axis}scale({wanted!r})"
+    return None
+
+
+def placed(
+    picture: Drawn,
+    *arguments: Any,
+    labels: Sequence[str],
+    places: Callable[..., Tensor],
+    hint: str = "",
+) -> str | None:
+    """Every curve has one point at each of the ``places(*arguments)``, at least two."""
+    expected = places(*arguments)
+    first, last = int(expected[0]), int(expected[-1])
+    for label in labels:
+        x, _ = curve_of(picture, label)
+        if len(x) != len(expected) or differs(x, expected.double()):
+            found = f"has {len(x)} points"
+            if len(x):
+                found += f" from {float(x[0]):g} to {float(x[-1]):g}"
+            wanted = f"expected {len(expected)}: {first}, {first + 1}, …, {last}"
+            return sentence(f"the curve {label!r}", f"{found}, {wanted}", hint=hint)
+    return None
+
+
+def valued(
+    picture: Drawn,
+    *arguments: Any,
+    label: str,
+    truth: Callable[..., Tensor],
+    mistakes: Mapping[str, Callable[..., Tensor]] | None = None,
+    hint: str = "",
+) -> str | None:
+    """The curve has the heights ``truth(*arguments)``; ``mistakes`` as those of ``agrees``."""
+    _, y = curve_of(picture, label)
+    expected = truth(*arguments).double()
+    if len(y) != len(expected):
+        return f"the curve {label!r} has {len(y)} points, expected {len(expected)}"
+    wrong = differs(y, expected, atol=1e-9, rtol=1e-5)
+    if not wrong:
+        return None
+    known = (
+        words
+        for words, mistake in (mistakes or {}).items()
+        if not differs(y, mistake(*arguments).double(), atol=1e-9, rtol=1e-5)
+    )
+    return sentence(f"the curve {label!r}", wrong, hint=next(known, hint))

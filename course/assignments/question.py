@@ -88,8 +88,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Assignment:
-    """An assignment: its questions, and the parameters that differ from student to student."""
+    """An assignment: its questions, and the parameters that differ from student to student.
 
+    ``number`` is its place in the course, as the first line of its notebook says it.
+    """
+
+    number: int
     name: str
     title: str
     questions: tuple[Question, ...]

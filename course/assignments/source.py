@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,14 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 CODE_STUB = "# your code here\nraise NotImplementedError"
 TEXT_STUB = "*Your answer here.*"
 SCHEME = "**Mark scheme**"
-#: What the text before each question must have.
+#: What the text before a written question must have.
 _PARTS = {
     "difficulty and minutes": r"\*(Easy|Medium|Hard), \d+ minutes",
     "a first hint": r"<details><summary>Hint 1</summary>",
     "a second hint": r"<details><summary>Hint 2</summary>",
+}
+#: What the text before a question with a function must have.
+_PARTS_OF_FUNCTION = _PARTS | {
     "help for an error": r"<details><summary>If you read .+</summary>",
 }
 
@@ -198,7 +201,11 @@ def faults(source: Source, assignment: Assignment) -> list[str]:
     ]
     if not source.written:
         found.append("no written question (markdown, grade and solution)")
+    title = next((text_of(c) for c in source.cells), "")
+    if not title.startswith(f"# Assignment {assignment.number} · "):
+        found.append(f"the notebook does not begin with '# Assignment {assignment.number} · …'")
     for name in source.written:
+        found += _missing(source, name, _PARTS)
         if not mark_scheme(source, name):
             found.append(f"{name}: no {SCHEME} with lines '- (1 point) …' in its solution")
         elif sum(points for points, _ in mark_scheme(source, name)) != source.points(name):
@@ -235,8 +242,13 @@ def _faults_of_question(
         yield f'{name}-check: expected the line sheet.check("{name}", {function})'
     if f"def {function}(" not in without_solution(text_of(source.cell(name))):
         yield f"{name}: the student does not see 'def {function}('"
-    for part, pattern in _PARTS.items():
-        if not re.search(pattern, source.prose(name)):
+    yield from _missing(source, name, _PARTS_OF_FUNCTION)
+
+
+def _missing(source: Source, name: str, parts: Mapping[str, str]) -> Iterable[str]:
+    prose = source.prose(name)
+    for part, pattern in parts.items():
+        if not re.search(pattern, prose):
             yield f"{name}: {part} is missing in the text before it"
 
 

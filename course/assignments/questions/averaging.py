@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from course.assignments.drawing import Drawn, drawn
+from course.assignments.drawing import labelled, pictured, placed, scaled, valued
 from course.assignments.question import Assignment, Draw, Parameters, Question
 from course.checks import Test, differs
 from course.checks.answers import Function, call_parts
@@ -95,7 +95,7 @@ FADING_MEAN = Question(
     advice="Right for the short texts of the visible check. Try other lengths, also very long "
     "ones, and words that are all equal; change a later word and look at earlier rows.",
     wrong={
-        "plain mean": (('mine["keep"] ** age', "1.0 ** age"),),
+        "plain mean": (('mine["keep"] ** age', "1.0**age"),),
         "powers the wrong way": (("** age", "** -age"),),
         "divided by T": (("weights.sum(-1, keepdim=True)", "len(x)"),),
         "not divided": (("weights / weights.sum(-1, keepdim=True)", "weights"),),
@@ -506,82 +506,33 @@ def exposes(name):
 # draw_present_share(ax, T): three curves
 
 
-def _share_curves(T: int, keep: float) -> dict[str, Tensor]:
-    t = torch.arange(1, T + 1).double()
-    return {"plain": 1 / t, "fading": (1 - keep) / (1 - keep**t), "residual": (1 + 1 / t) / 2}
+def _share_curves(keep: float) -> dict[str, Callable[[int], Tensor]]:
+    return {
+        "plain": lambda T: 1 / _positions(T),
+        "fading": lambda T: (1 - keep) / (1 - keep ** _positions(T)),
+        "residual": lambda T: (1 + 1 / _positions(T)) / 2,
+    }
 
 
-def _curve(picture: Drawn, label: str) -> Tensor | None:
-    found = [curve for curve in picture.curves if curve.label.strip().lower() == label]
-    return found[0].y if found else None
-
-
-def _picture(check: Callable[[Drawn, int], str | None], *lengths: int) -> Test:
-    def test(function: Function) -> str | None:
-        for T in lengths:
-            if said := check(drawn(function, T), T):
-                return said
-        return None
-
-    return test
-
-
-def _labelled(picture: Drawn, T: int) -> str | None:
-    labels = [curve.label for curve in picture.curves]
-    missing = [name for name in ("plain", "fading", "residual") if _curve(picture, name) is None]
-    if missing:
-        return (
-            f"no curve has the label {missing[0]!r}; found: {', '.join(labels) or 'no curve'}. "
-            "ax.plot(t, y, label=…)"
-        )
-    if not picture.legend:
-        return "there is no legend: ax.legend()"
-    return None
-
-
-def _axes(picture: Drawn, T: int) -> str | None:
-    for name, label in (("x", picture.xlabel), ("y", picture.ylabel)):
-        if not label.strip():
-            return f"the {name} axis has no label: ax.set_{name}label(…)"
-    if picture.xscale != "log":
-        return "the x axis is not logarithmic: ax.set_xscale('log')"
-    return None
-
-
-def _positions(picture: Drawn, T: int) -> str | None:
-    for curve in picture.curves:
-        if len(curve.x) != T:
-            return f"T = {T}: the curve {curve.label!r} has {len(curve.x)} points, expected {T}"
-        wrong = differs(curve.x, torch.arange(1, T + 1).double())
-        if wrong:
-            return f"the x of the curve {curve.label!r}: {wrong}. Words are counted from 1"
-    return None
-
-
-def _values(label: str, keep: float) -> Callable[[Drawn, int], str | None]:
-    def check(picture: Drawn, T: int) -> str | None:
-        y = _curve(picture, label)
-        if y is None or len(y) != T:
-            return f"T = {T}: no curve {label!r} with {T} points"
-        wrong = differs(y, _share_curves(T, keep)[label])
-        return f"the curve {label!r}: {wrong}" if wrong else None
-
-    return check
+def _positions(T: int) -> Tensor:
+    return torch.arange(1, T + 1).double()
 
 
 def _share_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
-    keep = mine["keep"]
-    short, long = draw.whole(5, 30), draw.whole(40, 200)
+    truth = _share_curves(mine["keep"])
+    short, long = (draw.whole(5, 30),), (draw.whole(40, 200),)
+
+    def drawn_right(label: str, *lengths: tuple[int]) -> Test:
+        return pictured(valued, *lengths, label=label, truth=truth[label])
+
     return {
-        "curves": _picture(_labelled, short),
-        "axes": _picture(_axes, short),
-        "positions": _picture(_positions, short),
-        "plain": _picture(_values("plain", keep), short),
-        "fading": _picture(_values("fading", keep), short, long),
-        "residual": _picture(_values("residual", keep), short, long),
-        "one word": all_of(
-            *(_picture(_values(label, keep), 1) for label in ("plain", "fading", "residual"))
-        ),
+        "curves": pictured(labelled, short, labels=tuple(truth)),
+        "axes": pictured(scaled, short, logarithmic="x"),
+        "positions": pictured(placed, short, labels=tuple(truth), places=_positions),
+        "plain": drawn_right("plain", short),
+        "fading": drawn_right("fading", short, long),
+        "residual": drawn_right("residual", short, long),
+        "one word": all_of(*(drawn_right(label, (1,)) for label in truth)),
     }
 
 
@@ -621,6 +572,7 @@ def draw_present_share(ax, T):
 )
 
 ASSIGNMENT = Assignment(
+    1,
     "averaging",
     "From an average to attention",
     (FADING_MEAN, SCORES_FOR, RECENT_MEAN, EXPOSES, PRESENT_SHARE),

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course.assignments.drawing import labelled, pictured, placed, scaled, valued
 from course.assignments.question import Assignment, Draw, Parameters, Question
-from course.assignments.questions.qkv_block import labelled, pictured, placed, scaled, valued
 from course.checks import Test, Wrong, call, differs
 from course.checks.answers import Function
 from course.checks.properties import Case, agrees, case, counts, sentence, shaped
@@ -610,6 +610,7 @@ DRAW_MEMORY = Question(
 )
 
 ASSIGNMENT = Assignment(
+    3,
     "linear_forms",
     "Linear attention: kernels, forms, the recurrence",
     (FEATURES, FIRST_LENGTH, FADING_CHUNKS, SHORTEN, DRAW_MEMORY),

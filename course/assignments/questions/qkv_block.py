@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from course.assignments.drawing import Drawn, drawn
+from course.assignments.drawing import labelled, pictured, placed, scaled, valued
 from course.assignments.question import Assignment, Draw, Parameters, Question
 from course.checks import Test, Wrong, call, differs
 from course.checks.answers import Function, call_parts
@@ -570,85 +570,6 @@ def exposes_block(name):
     },
 )
 
-# What a picture shows, as properties
-
-
-def pictured(look: Callable[..., str | None], *calls: tuple, **options: object) -> Test:
-    """``look(picture, *arguments)`` finds nothing wrong in the pictures for the ``calls``."""
-
-    def test(function: Function) -> str | None:
-        said = (look(drawn(function, *call), *call, **options) for call in calls)
-        return next((one for one in said if one), None)
-
-    return test
-
-
-def curve_of(picture: Drawn, label: str) -> tuple[Tensor, Tensor]:
-    """The points of the curve with this label; :class:`Wrong` if there is none."""
-    found = [curve for curve in picture.curves if curve.label.strip().lower() == label]
-    if not found:
-        labels = ", ".join(curve.label for curve in picture.curves) or "no curve"
-        raise Wrong(f"no curve has the label {label!r}; found: {labels}. ax.plot(x, y, label=…)")
-    return found[0].x, found[0].y
-
-
-def labelled(picture: Drawn, *_: object, labels: Sequence[str]) -> str | None:
-    for label in labels:
-        curve_of(picture, label)
-    return None if picture.legend else "there is no legend: ax.legend()"
-
-
-def scaled(picture: Drawn, *_: object, logarithmic: str) -> str | None:
-    """Both axes have labels, and those in ``logarithmic`` ("x", "y", "xy") are logarithmic."""
-    for axis, label in (("x", picture.xlabel), ("y", picture.ylabel)):
-        if not label.strip():
-            return f"the {axis} axis has no label: ax.set_{axis}label(…)"
-    for axis, scale in (("x", picture.xscale), ("y", picture.yscale)):
-        wanted = "log" if axis in logarithmic else "linear"
-        if scale != wanted:
-            return f"the {axis} axis is {scale}, expected {wanted}: ax.set_{axis}scale({wanted!r})"
-    return None
-
-
-def placed(
-    picture: Drawn, *arguments: int, labels: Sequence[str], places: Callable[..., Tensor]
-) -> str | None:
-    """Every curve has one point at each of the places."""
-    expected = places(*arguments)
-    first, last = int(expected[0]), int(expected[-1])
-    for label in labels:
-        x, _ = curve_of(picture, label)
-        if len(x) != len(expected) or differs(x, expected.double()):
-            return (
-                f"the curve {label!r} has {len(x)} points"
-                + (f" from {float(x[0]):g} to {float(x[-1]):g}" if len(x) else "")
-                + f", expected {len(expected)}: {first}, {first + 1}, …, {last}"
-            )
-    return None
-
-
-def valued(
-    picture: Drawn,
-    *arguments: int,
-    label: str,
-    truth: Callable[..., Tensor],
-    mistakes: dict[str, Callable[..., Tensor]] | None = None,
-) -> str | None:
-    _, y = curve_of(picture, label)
-    expected = truth(*arguments).double()
-    if len(y) != len(expected):
-        return f"the curve {label!r} has {len(y)} points, expected {len(expected)}"
-    wrong = differs(y, expected, atol=1e-9, rtol=1e-5)
-    if not wrong:
-        return None
-    known = (
-        words
-        for words, mistake in (mistakes or {}).items()
-        if not differs(y, mistake(*arguments).double(), atol=1e-9, rtol=1e-5)
-    )
-    return sentence(f"the curve {label!r}", wrong, hint=next(known, ""))
-
-
 # draw_streams(ax, parts): the size of the stream after 0, 1, …, parts parts
 
 
@@ -732,6 +653,7 @@ DRAW_STREAMS = Question(
 )
 
 ASSIGNMENT = Assignment(
+    2,
     "qkv_block",
     "Query, key and value; scale and position; the block",
     (SAME_SCORES, MOVE_KEYS, HEAD_BY_HAND, EXPOSES_BLOCK, DRAW_STREAMS),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from course.assignments.drawing import Drawn, drawn
+from course.assignments.drawing import labelled, pictured, placed, scaled, valued
 from course.assignments.question import Assignment, Draw, Parameters, Question
 from course.checks import Test, differs
 from course.checks.answers import Function, call_parts
@@ -424,8 +423,6 @@ def fools(rule):
 
 # draw_recall(ax, K, words): share of names answered rightly, after each write
 
-_CURVES = ("additive", "delta rule", "chance")
-
 
 def _recall_curves(K: Tensor, words: Tensor, vocabulary: int) -> dict[str, Tensor]:
     V = one_hot(words, vocabulary).double()
@@ -446,69 +443,8 @@ def _pairs(draw: Draw, N: int, D: int, vocabulary: int) -> tuple[Tensor, Tensor]
     return keys, torch.tensor([draw.whole(0, vocabulary - 1) for _ in range(N)])
 
 
-Pairs = tuple[Tensor, Tensor]
-
-
-def _picture(check: Callable[[Drawn, Pairs], str | None], *given: Pairs) -> Test:
-    def test(function: Function) -> str | None:
-        for pairs in given:
-            if said := check(drawn(function, *pairs), pairs):
-                return said
-        return None
-
-    return test
-
-
-def _curve(picture: Drawn, label: str):
-    found = [c for c in picture.curves if c.label.strip().lower() == label]
-    return found[0] if found else None
-
-
-def _labelled(picture: Drawn, pairs: Pairs) -> str | None:
-    missing = [name for name in _CURVES if _curve(picture, name) is None]
-    if missing:
-        labels = ", ".join(curve.label for curve in picture.curves)
-        return (
-            f"no curve has the label {missing[0]!r}; found: {labels or 'no curve'}. "
-            "ax.plot(n, y, label=…)"
-        )
-    return None if picture.legend else "there is no legend: ax.legend()"
-
-
-def _axes(picture: Drawn, pairs: Pairs) -> str | None:
-    for name, label in (("x", picture.xlabel), ("y", picture.ylabel)):
-        if not label.strip():
-            return f"the {name} axis has no label: ax.set_{name}label(…)"
-    return None
-
-
-def _places(picture: Drawn, pairs: Pairs) -> str | None:
-    N = len(pairs[0])
-    for name in _CURVES:
-        curve = _curve(picture, name)
-        if curve is None or len(curve.x) != N:
-            return f"N = {N}: the curve {name!r} has not {N} points, one after each write"
-        wrong = differs(curve.x, torch.arange(1, N + 1).double())
-        if wrong:
-            return f"the x of the curve {name!r}: {wrong}. The first point is one pair"
-    return None
-
-
-def _values(label: str, vocabulary: int) -> Callable[[Drawn, Pairs], str | None]:
-    hints = {
-        "additive": "After n writes ask for the n names so far, and divide by n",
-        "delta rule": "Each write adds the key times (value − what the key reads before)",
-        "chance": 'One of mine["vocabulary"] words',
-    }
-
-    def check(picture: Drawn, pairs: Pairs) -> str | None:
-        curve = _curve(picture, label)
-        if curve is None or len(curve.y) != len(pairs[0]):
-            return f"no curve {label!r} with {len(pairs[0])} points"
-        wrong = differs(curve.y, _recall_curves(*pairs, vocabulary)[label])
-        return sentence(f"the curve {label!r}", wrong, hint=hints[label]) if wrong else None
-
-    return check
+def _writes(K: Tensor, words: Tensor) -> Tensor:
+    return torch.arange(1, len(K) + 1).double()
 
 
 def _recall_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
@@ -519,14 +455,27 @@ def _recall_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
     again = _pairs(draw, 20, 5, W)
     again[0][10:] = again[0][:10]  # ten names, each written twice
     again[1][10:] = again[1][:10]
+    labels = ("additive", "delta rule", "chance")
+    hints = {
+        "additive": "After n writes ask for the n names so far, and divide by n",
+        "delta rule": "Each write adds the key times (value − what the key reads before)",
+        "chance": 'One of mine["vocabulary"] words',
+    }
+
+    def drawn_right(label: str, *given: tuple[Tensor, Tensor]) -> Test:
+        def truth(K: Tensor, words: Tensor) -> Tensor:
+            return _recall_curves(K, words, W)[label]
+
+        return pictured(valued, *given, label=label, truth=truth, hint=hints[label])
+
     return {
-        "curves": _picture(_labelled, shown),
-        "axes": _picture(_axes, shown),
-        "positions": _picture(_places, shown),
-        "additive": _picture(_values("additive", W), shown),
-        "delta rule": _picture(_values("delta rule", W), shown, wide, narrow),
-        "other sizes": _picture(_values("additive", W), wide, narrow, again),
-        "chance": _picture(_values("chance", W), shown, few),
+        "curves": pictured(labelled, shown, labels=labels),
+        "axes": pictured(scaled, shown),
+        "positions": pictured(placed, shown, labels=labels, places=_writes),
+        "additive": drawn_right("additive", shown),
+        "delta rule": drawn_right("delta rule", shown, wide, narrow),
+        "other sizes": drawn_right("additive", wide, narrow, again),
+        "chance": drawn_right("chance", shown, few),
     }
 
 
@@ -567,6 +516,7 @@ RECALL = Question(
 )
 
 ASSIGNMENT = Assignment(
+    4,
     "recall",
     "What a memory of fixed size can recall",
     (SPLIT_READING, WIDTH_NEEDED, FOOLS, RECALL),

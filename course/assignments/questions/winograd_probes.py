@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from course.assignments.drawing import Curve, Drawn, drawn
+from course.assignments.drawing import labelled, pictured, placed, scaled, valued
 from course.assignments.question import Assignment, Draw, Parameters, Question
-from course.checks import Test, Wrong, differs
+from course.checks import Test, Wrong
 from course.checks.answers import Function, answer_of, call_parts, kind_of
 from course.checks.properties import agrees, case, sentence, shaped
 
@@ -625,7 +625,6 @@ def two_heads(kind):
 
 # draw_lens(ax, streams, W, nouns): probabilities after 0, 1, … blocks
 
-_LABELS = ("crosser", "crossed", "all others")
 _EPSILON = 1e-5
 Lens = tuple[Tensor, Tensor, tuple[int, int]]
 
@@ -644,76 +643,30 @@ def _lens_input(draw: Draw, blocks: int, E: int, V: int) -> Lens:
     return size * draw.normal(blocks + 1, E) + 0.7, draw.normal(E, V), (x, y)
 
 
-def _picture(check: Callable[[Drawn, Lens], str | None], *given: Lens) -> Test:
-    def test(function: Function) -> str | None:
-        for one in given:
-            if said := check(drawn(function, *one), one):
-                return said
-        return None
-
-    return test
+def _after_blocks(streams: Tensor, *_: object) -> Tensor:
+    return torch.arange(len(streams)).double()
 
 
-def _curve(picture: Drawn, label: str) -> Curve | None:
-    return next((c for c in picture.curves if c.label.strip().lower() == label), None)
+def _mistakes_of_noun(which: int) -> dict[str, Callable[..., Tensor]]:
+    """Known wrong curves of the noun ``nouns[which]``."""
 
+    def logits(streams: Tensor, W: Tensor) -> Tensor:
+        return layer_norm(streams.double(), streams.shape[-1:], eps=_EPSILON) @ W.double()
 
-def _labelled(picture: Drawn, given: Lens) -> str | None:
-    missing = [name for name in _LABELS if _curve(picture, name) is None]
-    if missing:
-        labels = ", ".join(curve.label for curve in picture.curves)
-        return (
-            f"no curve has the label {missing[0]!r}; found: {labels or 'no curve'}. "
-            "ax.plot(blocks, p, label=…)"
-        )
-    return None if picture.legend else "there is no legend: ax.legend()"
-
-
-def _axes(picture: Drawn, given: Lens) -> str | None:
-    for name, label in (("x", picture.xlabel), ("y", picture.ylabel)):
-        if not label.strip():
-            return f"the {name} axis has no label: ax.set_{name}label(…)"
-    return None
-
-
-def _blocks(picture: Drawn, given: Lens) -> str | None:
-    n = len(given[0])
-    for name in _LABELS:
-        curve = _curve(picture, name)
-        if curve is None or len(curve.x) != n:
-            return f"the curve {name!r} has not {n} points: the embedding counts too"
-        if wrong := differs(curve.x, torch.arange(n).double()):
-            return f"the x of the curve {name!r}: {wrong}. The embedding is after 0 blocks"
-    return None
-
-
-def _probabilities(label: str) -> Callable[[Drawn, Lens], str | None]:
-    def check(picture: Drawn, given: Lens) -> str | None:
-        streams, W, nouns = given
-        curve, expected = _curve(picture, label), _lens(*given)[label]
-        if curve is None or len(curve.y) != len(expected):
-            return f"no curve {label!r} with {len(expected)} points"
-        wrong = differs(curve.y, expected)
-        if not wrong:
-            return None
-        plain = (streams.double() @ W.double()).softmax(-1)
-        normed = layer_norm(streams.double(), streams.shape[-1:], eps=_EPSILON)
-        hint = ""
-        if label != "all others":
-            noun = nouns[_LABELS.index(label)]
-            if not differs(curve.y, plain[:, noun]):
-                hint = "The last norm is missing: the output matrix never sees a stream without it"
-            elif not differs(curve.y, (normed @ W.double())[:, noun]):
-                hint = "These are logits; softmax over the vocabulary makes probabilities of them"
-            elif not differs(curve.y, (normed @ W.double()).softmax(0)[:, noun]):
-                hint = "The softmax runs over the blocks; it belongs over the vocabulary"
-            elif not differs(
-                curve.y, (normed @ W.double())[:, list(nouns)].softmax(-1)[:, _LABELS.index(label)]
-            ):
-                hint = "The softmax is over all words, not over the two nouns"
-        return sentence(f"the curve {label!r}", wrong, hint=hint)
-
-    return check
+    return {
+        "The last norm is missing: the output matrix never sees a stream without it": (
+            lambda x, W, nouns: (x.double() @ W.double()).softmax(-1)[:, nouns[which]]
+        ),
+        "These are logits; softmax over the vocabulary makes probabilities of them": (
+            lambda x, W, nouns: logits(x, W)[:, nouns[which]]
+        ),
+        "The softmax runs over the blocks; it belongs over the vocabulary": (
+            lambda x, W, nouns: logits(x, W).softmax(0)[:, nouns[which]]
+        ),
+        "The softmax is over all words, not over the two nouns": (
+            lambda x, W, nouns: logits(x, W)[:, list(nouns)].softmax(-1)[:, which]
+        ),
+    }
 
 
 def _lens_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
@@ -721,14 +674,32 @@ def _lens_properties(draw: Draw, mine: Parameters) -> dict[str, Test]:
     large, small = _lens_input(draw, 12, 16, 40), _lens_input(draw, 1, 4, 3)
     flat = _lens_input(draw, 2, 6, 9)
     tiny = 0.002 * flat[0], flat[1], flat[2]  # the epsilon of the norm counts
+    labels = ("crosser", "crossed", "all others")
+    mistakes = {"crosser": _mistakes_of_noun(0), "crossed": _mistakes_of_noun(1)}
+
+    def drawn_right(label: str, *given: Lens) -> Test:
+        return pictured(
+            valued,
+            *given,
+            label=label,
+            truth=lambda *one: _lens(*one)[label],
+            mistakes=mistakes.get(label),
+        )
+
     return {
-        "curves": _picture(_labelled, shown),
-        "axes": _picture(_axes, shown),
-        "blocks": _picture(_blocks, shown),
-        "crosser": _picture(_probabilities("crosser"), shown),
-        "crossed": _picture(_probabilities("crossed"), shown, large, small),
-        "all others": _picture(_probabilities("all others"), shown, small),
-        "other models": _picture(_probabilities("crosser"), large, small, tiny),
+        "curves": pictured(labelled, shown, labels=labels),
+        "axes": pictured(scaled, shown),
+        "blocks": pictured(
+            placed,
+            shown,
+            labels=labels,
+            places=_after_blocks,
+            hint="The embedding counts too, as 0 blocks",
+        ),
+        "crosser": drawn_right("crosser", shown),
+        "crossed": drawn_right("crossed", shown, large, small),
+        "all others": drawn_right("all others", shown, small),
+        "other models": drawn_right("crosser", large, small, tiny),
     }
 
 
@@ -784,6 +755,7 @@ LENS = Question(
 )
 
 ASSIGNMENT = Assignment(
+    5,
     "winograd_probes",
     "Probes and interventions in a small circuit",
     (BY_COUNTING, TWO_SENTENCES, SHARES_CARRIED, TWO_HEADS, LENS),
