@@ -262,7 +262,7 @@ def made_up(places: str, port: int, allowed: str) -> dict[str, Made]:
             without("fading-mean"),
             notes=("the cell fading-mean is there 2 times: what runs last counts",),
         ),
-        "retyped cells": Made(_retyped, notes=("the cell fading-mean is not there",)),
+        "retyped cells": Made(_retyped, notes=("12 of the 13 marked cells have lost their marks",)),
         "reordered cells": Made(_reordered),
         "endless loop": Made(
             put("fading-mean", _LOOP),

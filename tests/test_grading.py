@@ -201,6 +201,16 @@ def test_broken_metadata_cost_nothing(tmp_path, metadata):
     assert not read("ada", path, SOURCE).problem
 
 
+def test_a_notebook_without_any_marks_gets_one_note(tmp_path):
+    notebook = perfect()
+    for cell in notebook["cells"]:
+        cell["metadata"] = {}
+    path = tmp_path / "ada.ipynb"
+    path.write_text(json.dumps(notebook))
+    (note,) = read("ada", path, SOURCE).notes
+    assert note.startswith("13 of the 13 marked cells have lost their marks")
+
+
 def test_a_folder_without_submissions(tmp_path):
     with pytest.raises(ValueError, match="expected the folder of the submissions"):
         collect(tmp_path / "none", SOURCE)
@@ -419,7 +429,7 @@ def test_dask_and_unsafe_give_the_same_marks(tmp_path):
 def test_the_commands(tmp_path, capsys):
     """release → check → grade → marks by hand, as the help says."""
     assert main(["assignments", "list"]) == 0
-    assert "averaging    6 questions, 24 points" in capsys.readouterr().out
+    assert "averaging       6 questions, 24 points" in capsys.readouterr().out
     assert main(["assignments", "release", "averaging", "--out", str(tmp_path)]) == 0
     notebook = tmp_path / "averaging.ipynb"
     assert main(["assignments", "check", str(notebook), "--student", "Zoë"]) == 0
@@ -471,6 +481,17 @@ def test_a_report_counts_the_same_bug_once():
     assert "recent-mean: 0% of the points" in text and "fading-mean: 100%" in text
     page = feedback(results[0], SOURCE)
     assert "padding: got 1 at [0, 2], expected 3. B" in page and "16 of 24 points" in page
+
+
+def test_a_report_names_students_whose_answers_in_words_are_equal():
+    from course.assignments.grade import Graded
+
+    marks = {name: Mark(1.0, "full") for name in QUESTIONS}
+    said = {"a": "It leaks.", "b": "It  leaks.\n", "c": "It does not leak.", "d": "", "e": ""}
+    results = [Graded(s, marks, {"leak-in-words": text}, []) for s, text in said.items()]
+    text = report(results, SOURCE)
+    assert re.findall(r"The same answer, word for word: ([^<]*)\.<", text) == ["a, b"]
+    assert "word for word" not in feedback(results[0], SOURCE)
 
 
 def test_help_needs_no_torch():

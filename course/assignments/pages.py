@@ -207,9 +207,24 @@ def _written(name: str, results: Sequence[Graded], source: Source) -> str:
         (g.student, f"<pre>{html.escape(g.written.get(name) or '(no answer)')}</pre>")
         for g in results
     ]
-    return f"<h2>{html.escape(name)}: to be marked by a person</h2><ul>{scheme}</ul>" + _table(
-        ("student", "answer"), answers
+    same = "".join(
+        f"<p>The same answer, word for word: {html.escape(', '.join(students))}.</p>"
+        for students in _equal_answers(name, results)
     )
+    return (
+        f"<h2>{html.escape(name)}: to be marked by a person</h2><ul>{scheme}</ul>{same}"
+        + _table(("student", "answer"), answers)
+    )
+
+
+def _equal_answers(name: str, results: Sequence[Graded]) -> list[list[str]]:
+    """Students whose written answers have the same words, however they are spaced."""
+    groups: dict[str, list[str]] = {}
+    for graded in results:
+        words = " ".join(graded.written.get(name, "").split())
+        if words:
+            groups.setdefault(words, []).append(graded.student)
+    return [students for students in groups.values() if len(students) > 1]
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

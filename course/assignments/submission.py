@@ -108,13 +108,18 @@ def _written(cells: list[dict[str, Any]], source: Source) -> Iterator[tuple[str,
 def _notes(cells: list[dict[str, Any]], source: Source) -> Iterator[str]:
     """What a person should know: cells of the assignment that are gone, or there twice."""
     ids = Counter(str(grade_id_of(c)) for c in cells if grade_id_of(c))
-    for cell in source.cells:
-        name = str(grade_id_of(cell))
-        if name == "None":
-            continue
-        if ids[name] == 0:
-            yield f"the cell {name} is not there (deleted, or typed anew)"
-        elif ids[name] > 1:
+    names = [str(grade_id_of(c)) for c in source.cells if grade_id_of(c)]
+    gone = [name for name in names if ids[name] == 0]
+    if 2 * len(gone) > len(names):
+        yield (
+            f"{len(gone)} of the {len(names)} marked cells have lost their marks (typed anew, or "
+            "saved by a program that drops them): a function is found by its name all the same, "
+            "an answer in words only by its mark"
+        )
+    else:
+        yield from (f"the cell {name} is not there (deleted, or typed anew)" for name in gone)
+    for name in names:
+        if ids[name] > 1:
             yield f"the cell {name} is there {ids[name]} times: what runs last counts"
 
 
