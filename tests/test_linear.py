@@ -1137,3 +1137,14 @@ def test_no_texts_or_no_heads_with_a_mask_give_nothing(way: str, causal: bool, b
     mask = torch.ones(b, 5, dtype=torch.bool)
     out = linear_attention(q, k, v, causal=causal, key_mask=mask, **WAYS[way])
     assert out.shape == (b, h, 5, 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_that_comes_takes_the_dtype_of_the_sums(way: str) -> None:
+    q, k, v = qkv(9)
+    _, state = linear_attention(q, k, v, causal=True, return_state=True, **WAYS[way])
+    assert state.S.dtype == torch.float64
+    narrow = [x.float() for x in (q, k, v)]
+    options = {"causal": True, "initial_state": state, "return_state": True}
+    out, after = linear_attention(*narrow, **options, **WAYS[way])
+    assert (out.dtype, after.S.dtype, after.z.dtype) == (torch.float32,) * 3
