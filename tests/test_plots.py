@@ -455,7 +455,7 @@ def test_tiles_are_coloured_by_what_the_mask_lets_through(pictures) -> None:
     squares = [p for p in axes.patches if p.get_width() == p.get_height() == 4]
     assert len(squares) == 3 * 4
     whole = [p for p in squares if p.get_facecolor()[:3] == to_rgb(plots.COLOURS[0])]
-    empty = [p for p in squares if p.get_facecolor()[:3] == to_rgb("white")]
+    empty = [p for p in squares if p.get_facecolor()[:3] == to_rgb(plots.HIDDEN)]
     mask = np.zeros((12, 16), dtype=bool)
     mask[:10, :14] = np.tri(10, 14, 4)
     blocks = mask.reshape(3, 4, 4, 4).swapaxes(1, 2)
