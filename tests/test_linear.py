@@ -409,6 +409,9 @@ def test_the_form_asked_for_is_the_one_that_runs() -> None:
     for name, way in asked.items():
         out = attend("elu", q, k, v, impl="reference", normalize=False, **way)
         assert [other for other, x in alone.items() if torch.equal(x, out)] == [name]
+    both = {"form": "chunk", "chunk_size": 16}
+    out = attend("elu", q, k, v, impl="reference", normalize=False, **both)
+    assert torch.equal(out, alone["chunks of 16"])
     for form, function in (("parallel", quadratic), ("scan", one_state), (None, one_state)):
         out = attend("elu", q, k, v, impl="reference", normalize=False, causal=False, form=form)
         assert torch.equal(out, function(Q, K, v, zero)[0])
