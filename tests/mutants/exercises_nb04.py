@@ -58,15 +58,6 @@ def _last_output_only(block, x):
     return "no mask" if ((block(changed) - block(x))[1:].abs() > 1e-6).any() else "healthy"
 
 
-def _sum_of_rows_for_post_norm(block, x):
-    """Takes a mean of 0 for a sign of post-norm, and never looks at sizes."""
-    return (
-        "post-norm"
-        if block(x).mean(-1).abs().max() < 1e-6
-        else _right_diagnosis(block, x, spread=False)
-    )
-
-
 def _diagnose_in_place(block, x):
     x[-1] = torch.randn_like(x[-1])
     return _right_diagnosis(block, x)
